@@ -1,4 +1,5 @@
-//! `cargo xtask instructions`: how many instructions a packet takes in core, counted by callgrind.
+//! `cargo xtask instructions`: how many instructions a packet takes in core, and a session that
+//! begins and ends at a server, counted by callgrind.
 //!
 //! Owns the comparison with `crates/core/benches/instructions.txt`. A count is the same on a busy
 //! machine as on a quiet one, so that a few percent more are seen; what a cache miss or a system
@@ -13,11 +14,12 @@ use anyhow::{Context, Result, bail, ensure};
 
 const USAGE: &str = "\
 usage: cargo xtask instructions [--write]
-Counts what a packet takes in core, by valgrind's callgrind, and fails where it is a few percent
-more than crates/core/benches/instructions.txt says. --write writes down what it is now.";
+Counts what a packet takes in core, and a session that begins and ends at a server, by valgrind's
+callgrind, and fails where it is a few percent more than crates/core/benches/instructions.txt says.
+--write writes down what it is now.";
 
 /// What is counted: its name, the function in the bench, and what its instructions are divided by.
-const COUNTED: [(&str, &str, Per); 7] = [
+const COUNTED: [(&str, &str, Per); 9] = [
     ("write", "counted_write", Per::Data),
     ("send", "counted_send", Per::Data),
     ("receive", "counted_receive", Per::Data),
@@ -25,6 +27,8 @@ const COUNTED: [(&str, &str, Per); 7] = [
     ("answer", "counted_answer", Per::Answers),
     ("acknowledge", "counted_acknowledge", Per::Data),
     ("decide", "counted_decide", Per::Decisions),
+    ("session", "counted_session", Per::Sessions),
+    ("cryptography", "counted_cryptography", Per::Sessions),
 ];
 
 /// More than the count written down, by this part, fails. Compilers differ by less.
@@ -37,6 +41,9 @@ enum Per {
     /// Packets that acknowledge. How many there are for the same data follows from the windows.
     Answers,
     Decisions,
+    /// That begin and end at a server. What agreeing on keys and signing take of one is counted
+    /// beside it: no TLS with keys at both ends can do without.
+    Sessions,
 }
 
 /// Counts, and compares or writes. `false` where something takes more than it did.
@@ -83,7 +90,7 @@ fn build(root: &Path) -> Result<PathBuf> {
     Ok(root.join(name))
 }
 
-/// Instructions per packet, by name.
+/// Instructions per packet or session, by name.
 fn count(bench: &Path) -> Result<BTreeMap<&'static str, f64>> {
     let profile = std::env::temp_dir().join(format!("tabane-callgrind-{}", std::process::id()));
     let mut valgrind = Command::new("valgrind");
@@ -103,16 +110,17 @@ fn count(bench: &Path) -> Result<BTreeMap<&'static str, f64>> {
         number.with_context(|| format!("the bench does not say how many {name} there were"))
     };
     let (data, answers) = (number("data")?, number("answers")?);
-    let decisions = number("decisions")?;
+    let (decisions, sessions) = (number("decisions")?, number("sessions")?);
     let counts = COUNTED.iter().map(|(name, function, per)| {
         let instructions = inclusive(&calls, function);
         ensure!(instructions > 0, "callgrind has not seen {function}");
-        let packets = match per {
+        let many = match per {
             Per::Data => data,
             Per::Answers => answers,
             Per::Decisions => decisions,
+            Per::Sessions => sessions,
         };
-        Ok((*name, instructions as f64 / packets))
+        Ok((*name, instructions as f64 / many))
     });
     counts.collect()
 }
@@ -134,7 +142,8 @@ fn inclusive(profile: &str, function: &str) -> u64 {
 }
 
 fn text(counts: &BTreeMap<&str, f64>) -> String {
-    let mut text = "# Instructions for a packet: cargo xtask instructions --write\n".to_owned();
+    let mut text =
+        "# Instructions for a packet or session: cargo xtask instructions --write\n".to_owned();
     for (name, ..) in COUNTED {
         // Writing to a string does not fail.
         let _ = writeln!(text, "{name} {:.0}", counts[name]);
@@ -166,7 +175,7 @@ fn compare(counts: &BTreeMap<&str, f64>, known: &BTreeMap<&str, f64>) -> Result<
         };
         is_kept &= change <= TOLERANCE;
         println!(
-            "{name:<12} {now:>6.0} instructions a packet, {:+.1} %: {verdict}",
+            "{name:<12} {now:>7.0} instructions, {:+.1} %: {verdict}",
             change * 100.0
         );
     }

@@ -4,7 +4,7 @@
 //! seen: it is dropped, and its sender repeats what it carried.
 
 use std::collections::VecDeque;
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 
 use tabane_base::{Duration, Instant};
 
@@ -159,15 +159,16 @@ impl Received {
         self.emitted_at = self.shed.is_empty().then_some(now);
         if let Some(at) = self.shed_at.take() {
             // Before the acknowledgement, whose gaps would count as losses.
-            let (ranges, count) = newest(&self.shed, &[]);
+            let (ranges, count) = newest(self.shed.iter().rev());
             emit_shed(path, now.since(at), at, &ranges[..count], out);
         }
         let Some((_, largest_at)) = self.largest else {
             return;
         };
-        let (ranges, count) = newest(&self.ranges, self.behind.make_contiguous());
-        self.behind.iter_mut().for_each(|(_, told)| *told += 1);
-        self.behind.retain(|(_, told)| *told < BEHIND_TOLD);
+        let (ranges, count) = match self.behind.is_empty() {
+            true => newest(self.ranges.iter().rev()),
+            false => self.newest_and_behind(),
+        };
         let mut times = [Duration::ZERO; MAX_ACK_TIMES];
         let mut timed = 0;
         for (slot, at) in times.iter_mut().zip(self.times.iter().rev().skip(1)) {
@@ -186,22 +187,32 @@ impl Received {
         self.times.clear();
         self.unacked = 0;
     }
+
+    /// The newest ranges and those of packets behind them.
+    #[cold]
+    fn newest_and_behind(&mut self) -> ([RangeInclusive<u64>; MAX_ACK_RANGES], usize) {
+        let always = MAX_ACK_RANGES - self.behind.len();
+        let is_told = |range: &Range<u64>| self.behind.iter().any(|(pn, _)| range.contains(pn));
+        let first = self.ranges.iter().rev().take(always);
+        let rest = self.ranges.iter().rev().skip(always).filter(is_told);
+        let ranges = newest(first.chain(rest));
+        self.behind.iter_mut().for_each(|(_, told)| *told += 1);
+        self.behind.retain(|(_, told)| *told < BEHIND_TOLD);
+        ranges
+    }
 }
 
-/// The newest ranges and those of packets `behind` them, newest first, as frames have them, and how
-/// many these are.
-fn newest(set: &RangeSet, behind: &[(u64, u8)]) -> ([RangeInclusive<u64>; MAX_ACK_RANGES], usize) {
-    let mut ranges = [const { 0..=0 }; MAX_ACK_RANGES];
+/// The first of `ranges`, which come newest first, as frames have them, and how many these are.
+fn newest(
+    ranges: impl Iterator<Item = Range<u64>>,
+) -> ([RangeInclusive<u64>; MAX_ACK_RANGES], usize) {
+    let mut told = [const { 0..=0 }; MAX_ACK_RANGES];
     let mut count = 0;
-    let always = MAX_ACK_RANGES - behind.len();
-    let far = set.iter().rev().skip(always);
-    let far = far.filter(|range| behind.iter().any(|(pn, _)| range.contains(pn)));
-    let told = set.iter().rev().take(always).chain(far);
-    for (slot, range) in ranges.iter_mut().zip(told) {
+    for (slot, range) in told.iter_mut().zip(ranges) {
         *slot = RangeInclusive::new(range.start, range.end - 1);
         count += 1;
     }
-    (ranges, count)
+    (told, count)
 }
 
 #[cfg(test)]

@@ -18,6 +18,7 @@ mod timers;
 mod transmit;
 
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 
 use rustls::Side;
 use tabane_base::{Bytes, Instant};
@@ -280,6 +281,12 @@ impl Session {
     #[must_use]
     pub fn peer_key(&self) -> Option<PublicKey> {
         self.contact.agreement().map(|agreement| agreement.peer_key)
+    }
+
+    /// Where its first path leads to.
+    #[must_use]
+    pub fn remote(&self) -> Option<SocketAddr> {
+        self.paths.first().map(|path| path.tuple().remote)
     }
 
     /// Has the round trips of paths in use measured, each at most once a second, for whoever looks

@@ -32,22 +32,27 @@ impl Reordering {
 
     /// The answer has the packet `pn`, which left at `sent_at`.
     pub(super) fn on_settled(&mut self, now: Instant, pn: PacketNumber, sent_at: Instant) {
-        if self.overtook.is_none_or(|largest| pn > largest) {
-            return;
+        if self.overtook.is_some_and(|largest| pn <= largest) {
+            self.note(now, now.since(sent_at));
         }
+    }
+
+    #[cold]
+    fn note(&mut self, now: Instant, took: Duration) {
         let age = now.since(self.began);
         if age >= SPAN {
             self.before = self.longest.take().filter(|_| age < SPAN * 2);
             self.began = now;
         }
-        self.longest = self.longest.max(Some(now.since(sent_at)));
+        self.longest = self.longest.max(Some(took));
     }
 
     /// How long answers take at most; `None` where packets keep their order.
     pub(super) fn longest(&self, now: Instant) -> Option<Duration> {
+        let longest = self.longest?;
         match now.since(self.began) {
-            age if age < SPAN => self.longest.max(self.before),
-            age if age < SPAN * 2 => self.longest,
+            age if age < SPAN => Some(longest).max(self.before),
+            age if age < SPAN * 2 => Some(longest),
             _ => None,
         }
     }

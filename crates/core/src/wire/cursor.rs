@@ -38,6 +38,13 @@ impl<'a> Cursor<'a> {
 
     /// Goes past all that are `byte`.
     pub(crate) fn skip(&mut self, byte: u8) {
+        /// Compared at once: first packets have a thousand bytes of padding.
+        const MANY: usize = 32;
+        while let Some((many, rest)) = self.rest.split_first_chunk()
+            && *many == [byte; MANY]
+        {
+            self.rest = rest;
+        }
         let run = self.rest.iter().take_while(|&&b| b == byte).count();
         self.rest = &self.rest[run..];
     }

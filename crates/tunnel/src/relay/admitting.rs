@@ -51,8 +51,7 @@ impl Relay {
                     visit.session.admit(visit.now);
                     self.shared.served.fetch_add(1, Ordering::Relaxed);
                     let (engine, shared) = (self.engine.clone(), self.shared.clone());
-                    let snapshot = visit.session.snapshot(visit.now);
-                    let from = snapshot.paths.first().map(|path| path.tuple.remote);
+                    let from = visit.session.remote();
                     let shared = (shared, self.leavings.clone());
                     let guest = Guest::new(engine, shared, session, key, from, membership);
                     self.guests.insert(session.serial(), guest);
