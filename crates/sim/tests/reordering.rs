@@ -1,5 +1,5 @@
-//! Packets overtake one another on their way, as on some networks with several ways or queues: links
-//! carry what they carry where packets keep their order, with default settings.
+//! Packets overtake one another, as on networks with several ways or queues: links carry what they
+//! carry where packets keep their order, with default settings.
 
 use std::fmt::Write as _;
 

@@ -84,19 +84,7 @@ impl Path {
             && pn == ack.largest()
             && ack.delay < ASLEEP
         {
-            let sample = now.since(sent_at).saturating_sub(behind);
-            let delay = ack.delay.min(self.peer_ack_delay);
-            match self.may_have_waited(sent_at) {
-                true => self.rtt.update_doubtful(now, sample, delay),
-                false => self.rtt.update(now, sample, delay),
-            }
-            let trips = (sample, self.rtt.min());
-            if !self.forward.on_sample(sent_at, ack.largest_at, trips) {
-                news.clock_leapt = true;
-                self.on_clock_leap(now);
-            }
-            self.readings.on_round_trip(sample.saturating_sub(delay));
-            self.readings.on_one_way(sent_at, ack.largest_at);
+            self.on_round_trip(now, ack, (sent_at, behind), news);
         }
         if given_up_acked && matches!(self.state, State::Silent { .. }) {
             // It was the answer that was late.
@@ -132,6 +120,29 @@ impl Path {
         news.acked.append(&mut settled);
         self.settled = settled;
         Ok(())
+    }
+
+    /// The largest acknowledged left at `sent_at`, and was so long `behind` the rest of its train.
+    fn on_round_trip(
+        &mut self,
+        now: Instant,
+        ack: &AckFrame,
+        (sent_at, behind): (Instant, Duration),
+        news: &mut News,
+    ) {
+        let sample = now.since(sent_at).saturating_sub(behind);
+        let delay = ack.delay.min(self.peer_ack_delay);
+        match self.may_have_waited(sent_at) {
+            true => self.rtt.update_doubtful(now, sample, delay),
+            false => self.rtt.update(now, sample, delay),
+        }
+        let trips = (sample, self.rtt.min());
+        if !self.forward.on_sample(sent_at, ack.largest_at, trips) {
+            news.clock_leapt = true;
+            self.on_clock_leap(now);
+        }
+        self.readings.on_round_trip(sample.saturating_sub(delay));
+        self.readings.on_one_way(sent_at, ack.largest_at);
     }
 
     /// What left at `sent_at` was given up too soon. Without that as a sample, a path that has
