@@ -25,8 +25,11 @@ const MEMORIES: [Bytes; 4] = [
     Bytes::mega(4),
 ];
 const PLENTY: Bytes = Bytes::mega(16);
+/// Delays in percent of the scenario's. One run goes by chance, as all with queues do: figures are
+/// means over these, and memory the most.
+const STRETCHED: [u32; 3] = [95, 100, 105];
 /// What must be kept of the bound.
-const KEPT: f64 = 0.94;
+const KEPT: f64 = 0.95;
 /// A little less is kept where the memory is half of what the far path alone has on its way:
 /// scenario, memory and what is kept of the bound there.
 const EXCEPTION: (&str, Bytes, f64) = ("unequal", Bytes::kilo(64), 0.92);
@@ -42,16 +45,17 @@ fn little_memory_keeps_what_its_size_allows() {
     let mut table = String::from("scenario   memory  of plenty  bound   shed  held kB\n");
     let mut failures = String::new();
     for name in SCENARIOS {
-        let scenario = load(name);
-        let plenty = run(&scenario, PLENTY).goodput;
+        let scenarios = STRETCHED.map(|percent| stretched(load(name), percent));
+        let plenty = run_all(&scenarios, PLENTY).map(|run| run.goodput);
         for memory in MEMORIES {
-            let Run {
-                goodput,
-                shed,
-                held,
-            } = run(&scenario, memory);
-            let kept = goodput / plenty;
-            let bound = (bound(&scenario.links, memory) / plenty).min(1.0);
+            let runs = run_all(&scenarios, memory);
+            let mean = |of: &dyn Fn(usize) -> f64| {
+                (0..STRETCHED.len()).map(of).sum::<f64>() / STRETCHED.len() as f64
+            };
+            let kept = mean(&|n| runs[n].goodput / plenty[n]);
+            let bound = mean(&|n| (bound(&scenarios[n].links, memory) / plenty[n]).min(1.0));
+            let shed = runs.iter().map(|run| run.shed).sum::<u64>() / STRETCHED.len() as u64;
+            let held = runs.iter().map(|run| run.held).max().unwrap();
             let kilo = memory.get() / 1_000;
             let _ = writeln!(
                 table,
@@ -71,6 +75,25 @@ fn little_memory_keeps_what_its_size_allows() {
     print!("{table}");
     assert!(failures.is_empty(), "\n{failures}");
     compare(&table);
+}
+
+/// The same links, with delays of so many percent.
+fn stretched(mut scenario: Scenario, percent: u32) -> Scenario {
+    for link in &mut scenario.links {
+        for way in [&mut link.up, &mut link.down] {
+            way.delay = way.delay * percent / 100;
+        }
+    }
+    scenario
+}
+
+fn run_all(scenarios: &[Scenario; 3], memory: Bytes) -> [Run; 3] {
+    std::thread::scope(|scope| {
+        let runs = scenarios
+            .each_ref()
+            .map(|scenario| scope.spawn(move || run(scenario, memory)));
+        runs.map(|run| run.join().expect("it ends"))
+    })
 }
 
 fn run(scenario: &Scenario, memory: Bytes) -> Run {
