@@ -73,7 +73,8 @@ test: deps
 check: deps
 	$(CARGO) --locked xtask check
 
-# Both, and instructions counted, as the server does through .ci/run.
+# Both, and instructions counted, as the server does through .ci/run. Everything is built once there:
+# what incremental builds keep would only fill its disk.
 ci: deps
 	@.ci/install-missing $(TEST_DEPS) $(PACKAGE_DEPS) $(REPOSITORY_DEPS) valgrind=valgrind
 	CARGO_INCREMENTAL=0 $(CARGO) --locked xtask ci

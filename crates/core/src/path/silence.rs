@@ -13,7 +13,8 @@ const PROBE_INTERVAL_MAX: Duration = Duration::from_millis(1_000);
 /// silences of radio links are short.
 const PROBES_ALIKE: u32 = 4;
 
-/// So many probes in a row, from the second on, have more than one packet: some 3 kB in all.
+/// So many probes in a row, from the second on, have more than one packet: some 80 in all, or 5 kB
+/// with their IP headers.
 const PINGED: u32 = 12;
 
 /// A question on a silent path stands at least for so long, before what comes by it asks again.

@@ -62,23 +62,32 @@ fn a_link_that_may_not_be_used_carries_nothing() {
     assert!(received(&world, "c2") - before > 1_000_000);
 }
 
+/// A download of 20 MB that has begun, at so much a second.
+fn downloading(world: &World, rate: &str) -> std::process::Child {
+    let url = "http://203.0.113.2:8000/20000000";
+    let line = format!("echo up; curl -sS --limit-rate {rate} -o /dev/null {url}");
+    let mut command = world.tabane(&["run", "--", "sh", "-c", &line]);
+    let command = command.stdout(std::process::Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    assert_eq!(first_line(&mut child), "up");
+    child
+}
+
+/// Waits until the second link carries of what `child` loads.
+fn await_c2(world: &World, child: &mut std::process::Child) {
+    while received(world, "c2") < 100_000 {
+        assert!(child.try_wait().unwrap().is_none(), "c2 carried nothing");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
 #[test]
 fn a_change_reaches_a_running_transfer_within_100_ms() {
     let Some(world) = World::new(&[]) else { return };
     world.join();
     world.limit_rates([40, 40]);
-    let url = "http://203.0.113.2:8000/20000000";
-    let line = format!("echo up; curl -sS --limit-rate 8M -o /dev/null {url}");
-    let mut command = world.tabane(&["run", "--", "sh", "-c", &line]);
-    let mut child = command
-        .stdout(std::process::Stdio::piped())
-        .spawn()
-        .unwrap();
-    assert_eq!(first_line(&mut child), "up");
-    while received(&world, "c2") < 100_000 {
-        assert!(child.try_wait().unwrap().is_none(), "c2 carried nothing");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    let mut child = downloading(&world, "8M");
+    await_c2(&world, &mut child);
     assert!(policy(&world, "set c2 --use never").status.success());
     std::thread::sleep(Duration::from_millis(100));
     let last = received(&world, "c2");
@@ -95,24 +104,14 @@ fn a_policy_that_is_deleted_forbids_nothing_any_more() {
     assert!(policy(&world, "set c2 --use never").status.success());
     let file = world.path(".config/tabane/policy.toml");
     let text = std::fs::read_to_string(&file).unwrap();
-    let url = "http://203.0.113.2:8000/20000000";
-    let line = format!("echo up; curl -sS --limit-rate 4M -o /dev/null {url}");
-    let mut command = world.tabane(&["run", "--", "sh", "-c", &line]);
-    let mut child = command
-        .stdout(std::process::Stdio::piped())
-        .spawn()
-        .unwrap();
-    assert_eq!(first_line(&mut child), "up");
+    let mut child = downloading(&world, "4M");
     // As editors write: the old one has gone before the new one is there.
     std::fs::rename(&file, world.path("backup")).unwrap();
     std::thread::sleep(Duration::from_millis(100));
     assert!(received(&world, "c2") < 10_000);
     std::fs::write(&file, &text).unwrap();
     std::fs::remove_file(&file).unwrap();
-    while received(&world, "c2") < 100_000 {
-        assert!(child.try_wait().unwrap().is_none(), "c2 carried nothing");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    await_c2(&world, &mut child);
     assert!(wait_for(&mut child, Duration::from_secs(20)).success());
 }
 
