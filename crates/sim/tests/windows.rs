@@ -87,6 +87,10 @@ fn stretched(mut scenario: Scenario, percent: u32) -> Scenario {
     scenario
 }
 
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the worlds are apart, and this test is who drives them"
+)]
 fn run_all(scenarios: &[Scenario; 3], memory: Bytes) -> [Run; 3] {
     std::thread::scope(|scope| {
         let runs = scenarios
