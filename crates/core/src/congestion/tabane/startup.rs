@@ -182,12 +182,13 @@ impl Startup {
     fn bottleneck(&mut self, event: &AckEvent<'_>, min_rtt: Duration, mtu: Bytes) -> Option<Rate> {
         let queue = event.sample.rtt?.saturating_sub(min_rtt);
         let near = NEAR.max(min_rtt / NEAR_PART);
-        if event.sample.tx_in_flight <= Bytes::new(mtu.get() * LONE_PACKETS) {
+        let is_alone = event.sample.tx_in_flight <= Bytes::new(mtu.get() * LONE_PACKETS);
+        if is_alone {
             self.alone += queue;
             self.lone += 1;
         }
         let far = FAR.max(min_rtt / FAR_PART) + self.alone * 2 / self.lone.max(1);
-        if !event.sample.is_app_limited {
+        if !(is_alone && event.sample.is_app_limited) {
             self.follow(queue, far);
         }
         let is_gap = self.is_gap(event.now, min_rtt);
@@ -232,9 +233,10 @@ impl Tabane {
             self.leave_startup(event.now, rate);
             return;
         }
-        if !self.model.is_round_start || event.sample.is_app_limited {
+        if !self.model.is_round_start {
             return;
         }
+        let is_limited = event.sample.is_app_limited;
         let bandwidth = self.model.bandwidth();
         let is_growing = bandwidth >= startup.rate.scaled(FULL_GROWTH) && !self.is_full;
         let is_queued = self.model.is_queue(self.model.last.rtt_min, FULL_QUEUE);
@@ -243,11 +245,11 @@ impl Tabane {
             startup.rounds_without = 0;
             startup.growing = self.model.last.rtt_min;
         } else {
-            startup.rounds_without += 1;
+            startup.rounds_without += u32::from(!is_limited);
         }
         self.phase = Phase::Startup(startup);
         let is_over = is_queued || self.is_full || startup.rounds_without >= FULL_ROUNDS;
-        if !is_growing && is_over {
+        if !is_growing && !is_limited && is_over {
             self.leave_startup(event.now, Rate::ZERO);
         }
     }
