@@ -113,6 +113,8 @@ pub(crate) struct LossEvent {
     pub(crate) now: Instant,
     /// How much was lost.
     pub(crate) lost: Bytes,
+    /// How many runs of packets lost one after the other begin with it.
+    pub(crate) runs: u32,
     /// When the newest of the lost packets was sent.
     pub(crate) largest_lost_sent_at: Instant,
     /// What remains in flight.

@@ -28,7 +28,7 @@ use crate::congestion::{Controller, Kind};
 use crate::crypto::PathPhase;
 use crate::delivery::DeliveryEstimator;
 use crate::forward_delay::ForwardDelay;
-use crate::id::{FourTuple, PathId};
+use crate::id::{FourTuple, PacketNumber, PathId};
 use crate::mtu::{BASE_SIZE, MtuDiscovery};
 use crate::pacer::Pacer;
 use crate::policy::Policies;
@@ -162,6 +162,8 @@ pub(crate) struct Path {
     excuse: Excuse,
     /// The path was opened by then, after its address had been asked several times.
     unanswered_until: Instant,
+    /// The newest packet that counted as lost.
+    latest_lost: Option<PacketNumber>,
     totals: Totals,
     settled: Vec<Settled>,
 }
@@ -220,6 +222,7 @@ impl Path {
             peer_ack_delay: crate::config::MAX_ACK_DELAY,
             excuse: Excuse::default(),
             unanswered_until: Instant::default(),
+            latest_lost: None,
             totals: Totals::default(),
             settled: Vec::new(),
         }

@@ -22,6 +22,8 @@ const MAX_BEHIND: usize = MAX_ACK_RANGES / 2;
 const BEHIND_TOLD: u8 = 3;
 /// Packets acknowledged together unless the sender asks otherwise (RFC 9000 §13.2.2).
 const DEFAULT_THRESHOLD: u64 = 2;
+/// PINGs answered one by one: as many as a probe has.
+const MAX_PINGS_ANSWERED: u64 = 8;
 /// More would let a sender wait for a whole window.
 const MAX_THRESHOLD: u64 = 64;
 
@@ -39,6 +41,8 @@ pub(crate) struct Received {
     times: VecDeque<Instant>,
     /// Ack-eliciting packets not yet acknowledged.
     unacked: u64,
+    /// PING frames not yet acknowledged.
+    pings: u64,
     due_at: Option<Instant>,
     emitted_at: Option<Instant>,
     /// When the latest came that asks for an acknowledgement.
@@ -60,6 +64,7 @@ impl Received {
             behind: VecDeque::new(),
             times: VecDeque::with_capacity(MAX_ACK_TIMES + 1),
             unacked: 0,
+            pings: 0,
             due_at: None,
             emitted_at: None,
             asked_at: None,
@@ -132,6 +137,15 @@ impl Received {
         self.max_delay = max_delay.clamp(Duration::from_micros(100), MAX_ACK_DELAY);
     }
 
+    /// A PING came. Where more than one waits, the sender is probing a path that seems silent, and
+    /// each is answered for itself: answers are lost in bursts of so many packets as well [P-5.2].
+    pub(crate) fn on_ping(&mut self, now: Instant) {
+        self.pings = (self.pings + 1).min(MAX_PINGS_ANSWERED);
+        if self.pings > 1 {
+            self.due_at = Some(now);
+        }
+    }
+
     /// Has the next acknowledgement leave at once.
     pub(crate) fn hasten(&mut self, now: Instant) {
         self.due_at = Some(now);
@@ -155,7 +169,8 @@ impl Received {
 
     /// Appends the acknowledgement and considers it sent.
     pub(crate) fn emit(&mut self, now: Instant, path: PathId, out: &mut Vec<u8>) {
-        self.due_at = None;
+        self.pings = self.pings.saturating_sub(1);
+        self.due_at = (self.pings > 0).then_some(now);
         self.emitted_at = self.shed.is_empty().then_some(now);
         if let Some(at) = self.shed_at.take() {
             // Before the acknowledgement, whose gaps would count as losses.

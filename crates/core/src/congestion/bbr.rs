@@ -404,7 +404,7 @@ impl Algorithm for Bbr {
     }
 
     fn on_loss(&mut self, event: &LossEvent) {
-        self.model.on_lost(event.lost);
+        self.model.on_lost(event);
         if event.persistent {
             self.cwnd = self.min_window();
         }

@@ -375,6 +375,7 @@ mod tests {
         cubic.on_loss(&LossEvent {
             now: Instant::from_millis(now_ms),
             lost: MTU,
+            runs: 1,
             largest_lost_sent_at: Instant::from_millis(sent_ms),
             in_flight: cubic.cwnd(),
             tx_in_flight: cubic.cwnd(),

@@ -5,7 +5,7 @@
 
 use tabane_base::{Bytes, Duration, Instant, Rate, scale};
 
-use crate::congestion::AckEvent;
+use crate::congestion::{AckEvent, LossEvent};
 
 /// The least length of a round. Below it, a round trip holds too few acknowledgements to judge
 /// growth, loss or queue by; hosts alone make it wobble by several 100 µs.
@@ -29,6 +29,8 @@ const EXTRA_ACKED_ROUNDS: u64 = 5;
 pub(super) struct Round {
     pub(super) acked: Bytes,
     pub(super) lost: Bytes,
+    /// Runs of packets lost one after the other.
+    pub(super) lost_runs: u32,
     /// The smallest round-trip time: a standing queue raises it, jitter seldom does.
     pub(super) rtt_min: Duration,
     /// The highest delivery rate.
@@ -43,6 +45,7 @@ impl Round {
     const NEW: Self = Self {
         acked: Bytes::ZERO,
         lost: Bytes::ZERO,
+        lost_runs: 0,
         rtt_min: Duration::MAX,
         rate_max: Rate::ZERO,
         window: Bytes::ZERO,
@@ -131,8 +134,9 @@ impl Model {
             .on_ack(event, self.bandwidth(), self.rounds, cap);
     }
 
-    pub(super) fn on_lost(&mut self, lost: Bytes) {
-        self.current.lost += lost;
+    pub(super) fn on_lost(&mut self, event: &LossEvent) {
+        self.current.lost += event.lost;
+        self.current.lost_runs += event.runs;
     }
 
     /// The flow was idle: aggregation is measured afresh.
@@ -208,11 +212,15 @@ impl Model {
     /// What must be allowed in flight for sending in bursts: one on its way out of this host, one
     /// in the link, one being taken in at the other end.
     pub(super) fn bursts(&self, bandwidth: Rate) -> Bytes {
-        let least = self.packet + self.packet;
-        let burst = bandwidth
-            .amount_in(BURST_SPAN)
-            .clamp(least, BURST_MAX.max(least));
+        let burst = self.burst(bandwidth);
         burst + burst + burst
+    }
+
+    /// What leaves this host at once.
+    pub(super) fn burst(&self, bandwidth: Rate) -> Bytes {
+        let least = self.packet + self.packet;
+        let burst = bandwidth.amount_in(BURST_SPAN);
+        burst.clamp(least, BURST_MAX.max(least))
     }
 
     /// How much may be seen in flight although no queue stands: what is delivered and not yet

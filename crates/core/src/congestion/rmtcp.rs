@@ -253,6 +253,7 @@ mod tests {
         let lost = |now, sent| LossEvent {
             now: Instant::from_millis(now),
             lost: PACKET,
+            runs: 1,
             largest_lost_sent_at: Instant::from_millis(sent),
             in_flight: Bytes::kilo(9),
             tx_in_flight: Bytes::kilo(10),

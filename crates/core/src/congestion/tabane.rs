@@ -379,6 +379,8 @@ impl Algorithm for Tabane {
             (sample.rtt, sample.rate) = (None, None);
             self.may_have_moved = true;
             self.ramp_in = Some(self.model.rounds + ramp::AFTER_SILENCE);
+            // Until the pipe is filled again, less in use says nothing of the window.
+            self.changed_at = event.now + self.min_rtt();
         }
         let event = &AckEvent {
             sample: &sample,
@@ -428,7 +430,7 @@ impl Algorithm for Tabane {
         if is_silence && self.model.min_rtt().is_some() {
             return;
         }
-        self.model.on_lost(event.lost);
+        self.model.on_lost(event);
         if event.persistent {
             self.cwnd = self.min_window();
         }

@@ -269,6 +269,7 @@ fn trouble_shrinks_the_window_and_a_reset_starts_over() {
         controller.on_loss(&LossEvent {
             now,
             lost: fresh.cwnd,
+            runs: 1,
             largest_lost_sent_at: now,
             in_flight: Bytes::ZERO,
             tx_in_flight: fresh.cwnd,

@@ -229,7 +229,8 @@ impl Path {
     pub(super) fn on_lost(&mut self, now: Instant, lost: &[Settled], persistent: bool) {
         let mut amount = Bytes::ZERO;
         let mut newest: Option<&SentPacket> = None;
-        for Settled { packet, .. } in lost {
+        let mut runs = 0;
+        for Settled { pn, packet, .. } in lost {
             let size = Bytes::new(packet.size.into());
             self.delivery.on_packet_lost(size);
             let probe = packet.frames.iter().find_map(|frame| match frame {
@@ -247,12 +248,15 @@ impl Path {
             self.totals.lost += size;
             self.totals.lost_packets += 1;
             amount += size;
+            runs += u32::from(self.latest_lost.map(PacketNumber::next) != Some(*pn));
+            self.latest_lost = Some(*pn);
             newest = Some(packet);
         }
         if let Some(packet) = newest {
             self.controller.on_loss(&LossEvent {
                 now,
                 lost: amount,
+                runs,
                 largest_lost_sent_at: packet.sent_at,
                 in_flight: self.recovery.in_flight(),
                 tx_in_flight: packet.delivery.tx_in_flight,

@@ -116,6 +116,10 @@ impl Path {
         self.received.due_at()
     }
 
+    pub(crate) fn on_ping(&mut self, now: Instant) {
+        self.received.on_ping(now);
+    }
+
     pub(crate) fn emit_ack(&mut self, now: Instant, out: &mut Vec<u8>) {
         self.received.emit(now, self.id, out);
     }

@@ -85,7 +85,12 @@ impl Session {
     fn handle_frame(&mut self, arrival: &Arrival, frame: Frame<'_>) -> Result<(), Violation> {
         let now = arrival.now;
         match frame {
-            Frame::Padding | Frame::Ping | Frame::Crypto { .. } => {}
+            Frame::Padding | Frame::Crypto { .. } => {}
+            Frame::Ping => {
+                if let Some(path) = self.path_mut(arrival.id) {
+                    path.on_ping(now);
+                }
+            }
             Frame::Ack(ack) => self.handle_ack(now, &ack)?,
             Frame::Shed(shed) => self.handle_shed(now, &shed)?,
             Frame::Stream { header, data } => self.streams.on_data(now, header, data)?,

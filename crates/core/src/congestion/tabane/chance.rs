@@ -1,6 +1,9 @@
 //! Whether loss is chance: radio links lose some packets whatever is sent.
 //!
-//! Owns the share that is usually lost without congestion, and the test of what is beyond it.
+//! Owns the share that is usually lost without congestion, and the test of what is beyond it. A full
+//! buffer or a policer takes single packets, or what of one burst of ours is too much; fading radio
+//! takes whatever is sent for a while (Gilbert and Elliott's model). Runs of lost packets that are
+//! longer than our bursts make the share scatter as much more by chance.
 
 use tabane_base::Bytes;
 
@@ -80,25 +83,44 @@ impl Chance {
     }
 
     pub(super) fn is_massive(model: &Model, packet: Bytes) -> bool {
-        let (lost, sent) = recent(model, packet);
-        lost > sent * MASSIVE
+        let Recent { lost, sent, spread } = Recent::of(model, packet);
+        let deviation = (sent * MASSIVE * (spread - 1.0)).sqrt();
+        lost > sent * MASSIVE + DEVIATIONS * deviation
     }
 
     /// Whether more was lost of late than chance explains, by `margin` of all that was sent.
     fn is_beyond(&self, model: &Model, packet: Bytes, margin: f64) -> bool {
-        let (lost, sent) = recent(model, packet);
-        let deviation = (sent * self.usual.max(USUAL_LEAST)).sqrt();
+        let Recent { lost, sent, spread } = Recent::of(model, packet);
+        let deviation = (sent * self.usual.max(USUAL_LEAST) * spread).sqrt();
         lost >= PACKETS_MIN && lost > sent * (self.usual + margin) + DEVIATIONS * deviation
     }
 }
 
-/// What was lost and what was sent, in packets, in the last full round and this one. One alone is
-/// too short: losses are found in bunches.
-fn recent(model: &Model, packet: Bytes) -> (f64, f64) {
-    let (last, current) = (&model.last, &model.current);
-    let packets = |bytes: Bytes| (bytes.get() / packet.get().max(1)) as f64;
-    let (lost, acked) = (last.lost + current.lost, last.acked + current.acked);
-    (packets(lost), packets(lost + acked))
+/// The last full round and this one, in packets. One alone is too short: losses are found in
+/// bunches.
+struct Recent {
+    lost: f64,
+    sent: f64,
+    /// The variance of what is lost, of what it would be if each packet were lost for itself: with
+    /// runs whose lengths are distributed geometrically, twice their mean less one.
+    spread: f64,
+}
+
+impl Recent {
+    fn of(model: &Model, packet: Bytes) -> Self {
+        let (last, current) = (&model.last, &model.current);
+        let packets = |bytes: Bytes| (bytes.get() / packet.get().max(1)) as f64;
+        let lost = last.lost + current.lost;
+        let sent = packets(lost + last.acked + current.acked);
+        let runs = (last.lost_runs + current.lost_runs).max(1);
+        let burst = model.burst(model.latest_rate());
+        let length = packets(lost) / f64::from(runs) / packets(burst).max(1.0);
+        Self {
+            lost: packets(lost),
+            sent,
+            spread: (2.0 * length - 1.0).max(1.0),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -113,6 +135,7 @@ mod tests {
         let mut model = Model::new(PACKET, Instant::EPOCH);
         model.rounds = 10;
         model.last.lost = Bytes::kilo(lost);
+        model.last.lost_runs = lost as u32;
         model.last.acked = Bytes::kilo(1_000 - lost);
         model
     }

@@ -91,6 +91,8 @@ pub(super) struct Sender {
     delivery: DeliveryEstimator,
     sent: BTreeMap<u64, Sent>,
     next_number: u64,
+    /// The newest that counted as lost.
+    latest_lost: Option<u64>,
     in_flight: Bytes,
     probe_backoff: u32,
     /// Tells acknowledgements apart, so that a timer knows whether one came since.
@@ -111,6 +113,7 @@ impl Sender {
             delivery: DeliveryEstimator::new(now),
             sent: BTreeMap::new(),
             next_number: 0,
+            latest_lost: None,
             in_flight: Bytes::ZERO,
             probe_backoff: 0,
             ack_count: 0,
@@ -210,11 +213,14 @@ impl Sender {
             .map(|(number, _)| *number)
             .collect();
         let mut newest: Option<Sent> = None;
+        let mut runs = 0;
         let mut oldest_at = Instant::NEVER;
         for number in &lost {
             let sent = self.sent.remove(number).expect("taken from the map");
             self.in_flight -= PACKET;
             self.delivery.on_packet_lost(PACKET);
+            runs += u32::from(self.latest_lost.map(|latest| latest + 1) != Some(*number));
+            self.latest_lost = Some(*number);
             oldest_at = oldest_at.min(sent.at);
             newest = Some(sent);
         }
@@ -224,6 +230,7 @@ impl Sender {
         self.controller.get_mut().on_loss(&LossEvent {
             now,
             lost: Bytes::new(PACKET.get() * lost.len() as u64),
+            runs,
             largest_lost_sent_at: newest.at,
             in_flight: self.in_flight,
             tx_in_flight: newest.state.tx_in_flight,
