@@ -9,8 +9,9 @@ use tabane_base::Bytes;
 
 use crate::congestion::model::Model;
 
-/// Fewer packets lost prove nothing.
-const PACKETS_MIN: f64 = 3.0;
+/// Fewer packets lost prove nothing, nor do fewer runs that are longer than so many bursts of ours.
+const LOSSES_MIN: f64 = 3.0;
+const LONG: f64 = 2.0;
 /// Loss beyond the usual by this, and by three standard deviations, is not chance.
 const THRESHOLD: f64 = 0.02;
 const DEVIATIONS: f64 = 3.0;
@@ -83,16 +84,18 @@ impl Chance {
     }
 
     pub(super) fn is_massive(model: &Model, packet: Bytes) -> bool {
-        let Recent { lost, sent, spread } = Recent::of(model, packet);
-        let deviation = (sent * MASSIVE * (spread - 1.0)).sqrt();
+        let recent = Recent::of(model, packet);
+        let Recent { lost, sent, .. } = recent;
+        let deviation = (sent * MASSIVE * (recent.spread() - 1.0)).sqrt();
         lost > sent * MASSIVE + DEVIATIONS * deviation
     }
 
     /// Whether more was lost of late than chance explains, by `margin` of all that was sent.
     fn is_beyond(&self, model: &Model, packet: Bytes, margin: f64) -> bool {
-        let Recent { lost, sent, spread } = Recent::of(model, packet);
-        let deviation = (sent * self.usual.max(USUAL_LEAST) * spread).sqrt();
-        lost >= PACKETS_MIN && lost > sent * (self.usual + margin) + DEVIATIONS * deviation
+        let recent = Recent::of(model, packet);
+        let Recent { lost, sent, .. } = recent;
+        let deviation = (sent * self.usual.max(USUAL_LEAST) * recent.spread()).sqrt();
+        !recent.is_few() && lost > sent * (self.usual + margin) + DEVIATIONS * deviation
     }
 }
 
@@ -101,9 +104,9 @@ impl Chance {
 struct Recent {
     lost: f64,
     sent: f64,
-    /// The variance of what is lost, of what it would be if each packet were lost for itself: with
-    /// runs whose lengths are distributed geometrically, twice their mean less one.
-    spread: f64,
+    runs: f64,
+    /// How long the runs are, in bursts of ours.
+    length: f64,
 }
 
 impl Recent {
@@ -112,14 +115,25 @@ impl Recent {
         let packets = |bytes: Bytes| (bytes.get() / packet.get().max(1)) as f64;
         let lost = last.lost + current.lost;
         let sent = packets(lost + last.acked + current.acked);
-        let runs = (last.lost_runs + current.lost_runs).max(1);
+        let runs = f64::from(last.lost_runs + current.lost_runs);
         let burst = model.burst(model.latest_rate());
-        let length = packets(lost) / f64::from(runs) / packets(burst).max(1.0);
         Self {
             lost: packets(lost),
             sent,
-            spread: (2.0 * length - 1.0).max(1.0),
+            runs,
+            length: packets(lost) / runs.max(1.0) / packets(burst).max(1.0),
         }
+    }
+
+    /// Whether too little was lost to prove anything.
+    fn is_few(&self) -> bool {
+        self.lost < LOSSES_MIN || self.runs < LOSSES_MIN && self.length > LONG
+    }
+
+    /// The variance of what is lost, of what it would be if each packet were lost for itself: with
+    /// runs whose lengths are distributed geometrically, twice their mean less one.
+    fn spread(&self) -> f64 {
+        (2.0 * self.length - 1.0).max(1.0)
     }
 }
 
