@@ -200,6 +200,7 @@ impl Tabane {
         self.ramp_in = Some(self.model.rounds + self.ramp_pause);
         self.ramp_pause = (self.ramp_pause * 2).min(PAUSE_MAX);
         self.cwnd = ramp.from.window;
+        self.changed_at = now;
         self.enter_steady(now);
     }
 }

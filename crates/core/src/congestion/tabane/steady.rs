@@ -38,7 +38,6 @@ impl Tabane {
     pub(super) fn enter_steady(&mut self, now: Instant) {
         self.phase = Phase::Steady;
         self.sense.restart(now);
-        self.changed_at = now;
         self.velocity = 0;
         self.gain = GAIN;
     }
