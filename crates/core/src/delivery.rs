@@ -147,15 +147,8 @@ impl DeliveryEstimator {
     }
 
     /// A packet is acknowledged for the first time.
-    pub(crate) fn on_packet_acked(
-        &mut self,
-        now: Instant,
-        bytes: Bytes,
-        sent_at: Instant,
-        state: &SentState,
-    ) {
+    pub(crate) fn on_packet_acked(&mut self, bytes: Bytes, sent_at: Instant, state: &SentState) {
         self.delivered += bytes;
-        self.delivered_at = now;
         self.ack.newly_acked += bytes;
         self.ack.largest = self.ack.largest.max(bytes);
         let is_newest = self.ack.newest.is_none_or(|(newest_at, newest)| {
@@ -172,9 +165,17 @@ impl DeliveryEstimator {
         self.ack.newly_lost += bytes;
     }
 
-    /// The acknowledgement is complete; `min_rtt` is the path's minimal round-trip time.
-    pub(crate) fn finish_ack(&mut self, now: Instant, min_rtt: Duration) -> RateSample {
+    /// The acknowledgement is complete. It would have come at `unheld` if nothing had held it: what
+    /// queues for the way back, or waits at the peer, is neither slower for that nor, when it comes
+    /// at once, faster. `min_rtt` is the path's minimal round-trip time.
+    pub(crate) fn finish_ack(
+        &mut self,
+        now: Instant,
+        unheld: Instant,
+        min_rtt: Duration,
+    ) -> RateSample {
         let ack = std::mem::take(&mut self.ack);
+        self.delivered_at = self.delivered_at.max(unheld);
         let mut sample = RateSample {
             newly_acked: ack.newly_acked,
             newly_lost: ack.newly_lost,
@@ -192,7 +193,7 @@ impl DeliveryEstimator {
             return sample;
         };
         let send_interval = sent_at.since(state.first_sent_at);
-        let ack_interval = now.since(state.delivered_at);
+        let ack_interval = self.delivered_at.since(state.delivered_at);
         self.first_sent_at = sent_at;
         sample.interval = send_interval.max(ack_interval);
         sample.delivered = self.delivered - state.delivered;
@@ -239,8 +240,8 @@ mod tests {
                 && *sent_at + RTT <= now
             {
                 estimator.begin_ack();
-                estimator.on_packet_acked(now, PACKET, *sent_at, state);
-                last = estimator.finish_ack(now, RTT);
+                estimator.on_packet_acked(PACKET, *sent_at, state);
+                last = estimator.finish_ack(now, now, RTT);
                 acked += 1;
             }
         }
@@ -270,13 +271,13 @@ mod tests {
             })
             .collect();
         estimator.begin_ack();
-        estimator.on_packet_acked(at(100), PACKET, sent[0].0, &sent[0].1);
-        estimator.finish_ack(at(100), RTT);
+        estimator.on_packet_acked(PACKET, sent[0].0, &sent[0].1);
+        estimator.finish_ack(at(100), at(100), RTT);
         estimator.begin_ack();
         for (sent_at, state) in &sent[1..] {
-            estimator.on_packet_acked(at(100), PACKET, *sent_at, state);
+            estimator.on_packet_acked(PACKET, *sent_at, state);
         }
-        let sample = estimator.finish_ack(at(100), RTT);
+        let sample = estimator.finish_ack(at(100), at(100), RTT);
         assert_eq!(sample.newly_acked, Bytes::kilo(9));
         assert!(
             sample.rate <= Some(Rate::from_bps(900_000)),
@@ -296,9 +297,9 @@ mod tests {
                 .collect();
             estimator.begin_ack();
             for state in &states {
-                estimator.on_packet_acked(at(sent + 10), PACKET, at(sent), state);
+                estimator.on_packet_acked(PACKET, at(sent), state);
             }
-            let rate = estimator.finish_ack(at(sent + 10), RTT).rate;
+            let rate = estimator.finish_ack(at(sent + 10), at(sent + 10), RTT).rate;
             assert_eq!(rate.is_some(), packets > 1, "{packets} packets: {rate:?}");
         }
     }
@@ -311,12 +312,12 @@ mod tests {
         let second = estimator.on_sent(at(1), PACKET, PACKET);
         assert!(!first.is_app_limited && second.is_app_limited);
         estimator.begin_ack();
-        estimator.on_packet_acked(at(10), PACKET, at(0), &first);
-        assert!(!estimator.finish_ack(at(10), RTT).is_app_limited);
+        estimator.on_packet_acked(PACKET, at(0), &first);
+        assert!(!estimator.finish_ack(at(10), at(10), RTT).is_app_limited);
         assert!(estimator.is_app_limited());
         estimator.begin_ack();
-        estimator.on_packet_acked(at(11), PACKET, at(1), &second);
-        assert!(estimator.finish_ack(at(11), RTT).is_app_limited);
+        estimator.on_packet_acked(PACKET, at(1), &second);
+        assert!(estimator.finish_ack(at(11), at(11), RTT).is_app_limited);
         assert!(!estimator.is_app_limited());
     }
 
@@ -333,12 +334,15 @@ mod tests {
             .collect();
         estimator.on_packet_lost(PACKET);
         estimator.begin_ack();
-        estimator.on_packet_acked(at(12), PACKET, sent[1].0, &sent[1].1);
+        estimator.on_packet_acked(PACKET, sent[1].0, &sent[1].1);
         estimator.on_packet_lost(PACKET);
-        let sample = estimator.finish_ack(at(12), RTT);
+        let sample = estimator.finish_ack(at(12), at(12), RTT);
         assert_eq!(sample.newly_lost, Bytes::kilo(2));
         assert_eq!(sample.lost_in_sample, Bytes::kilo(2));
         estimator.begin_ack();
-        assert_eq!(estimator.finish_ack(at(13), RTT).newly_lost, Bytes::ZERO);
+        assert_eq!(
+            estimator.finish_ack(at(13), at(13), RTT).newly_lost,
+            Bytes::ZERO
+        );
     }
 }

@@ -7,6 +7,8 @@
 
 use tabane_base::{Duration, Instant};
 
+use crate::rtt::WindowedMin;
+
 /// Weight of a new sample: one eighth, as for the round-trip time (RFC 6298).
 const GAIN_SHIFT: u32 = 3;
 
@@ -16,6 +18,8 @@ pub(crate) struct ForwardDelay {
     latest: Option<i64>,
     smoothed: Option<i64>,
     least: Option<i64>,
+    /// From an arrival at the peer to its acknowledgement here, minus the clocks' offset.
+    back: WindowedMin<i64>,
     /// What left before is by clocks as they were.
     since: Instant,
 }
@@ -51,13 +55,25 @@ impl ForwardDelay {
 
     /// The path came back or moved: its past says nothing.
     pub(crate) fn reset(&mut self) {
-        (self.latest, self.smoothed, self.least) = (None, None, None);
+        *self = Self {
+            since: self.since,
+            ..Self::default()
+        };
     }
 
     /// One of the clocks has leapt before `now`: one-way times begin anew with what leaves now.
     pub(crate) fn on_clock_leap(&mut self, now: Instant) {
         self.reset();
         self.since = now;
+    }
+
+    /// When an acknowledgement of what arrived at `arrived_at` by the peer's clock would have come,
+    /// had neither the peer nor a queue on the way back held it.
+    pub(crate) fn unheld(&mut self, now: Instant, arrived_at: Instant) -> Instant {
+        let back = now.nanos_from(arrived_at);
+        self.back.update(now, back);
+        let held = back.saturating_sub(self.back.get().unwrap_or(back));
+        now - Duration::from_nanos(held.unsigned_abs())
     }
 
     /// What is left of a round trip of `rtt` for the way back: as nanoseconds, minus the clocks'

@@ -25,7 +25,7 @@ pub(crate) struct RttEstimator {
     /// `None` until the first sample.
     smoothed: Option<Duration>,
     variation: Duration,
-    min: WindowedMin,
+    min: WindowedMin<Duration>,
     doubted: Option<Doubted>,
 }
 
@@ -155,17 +155,17 @@ impl RttEstimator {
 /// The minimum over [`MIN_RTT_WINDOW`], in constant space: the best sample and the two that would
 /// follow it, each from a later part of the window (Kathleen Nichols' filter).
 #[derive(Clone, Copy, Debug, Default)]
-struct WindowedMin {
+pub(crate) struct WindowedMin<T> {
     /// Best, second and third best, in order of time; `None` before the first sample.
-    best: Option<[(Instant, Duration); 3]>,
+    best: Option<[(Instant, T); 3]>,
 }
 
-impl WindowedMin {
-    fn get(&self) -> Option<Duration> {
+impl<T: Copy + Ord> WindowedMin<T> {
+    pub(crate) fn get(&self) -> Option<T> {
         self.best.map(|best| best[0].1)
     }
 
-    fn update(&mut self, now: Instant, sample: Duration) {
+    pub(crate) fn update(&mut self, now: Instant, sample: T) {
         let new = (now, sample);
         let Some(best) = &mut self.best else {
             self.best = Some([new; 3]);

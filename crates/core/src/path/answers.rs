@@ -101,7 +101,8 @@ impl Path {
                 self.on_lost(now, &news.lost[lost_before..], false);
             }
             if in_flight_acked {
-                let sample = self.delivery.finish_ack(now, self.rtt.min());
+                let unheld = self.forward.unheld(now, ack.largest_at);
+                let sample = self.delivery.finish_ack(now, unheld, self.rtt.min());
                 // The mean is of the clocks as they were.
                 let reverse_mean = reverse_mean.filter(|_| !news.clock_leapt);
                 self.controller.on_ack(&AckEvent {
@@ -179,7 +180,7 @@ impl Path {
             if packet.in_flight {
                 answered.in_flight = true;
                 self.delivery
-                    .on_packet_acked(now, size, packet.sent_at, &packet.delivery);
+                    .on_packet_acked(size, packet.sent_at, &packet.delivery);
             }
             self.mtu.on_packet_acked(packet.size);
             self.on_mtu_probe_acked(now, packet);

@@ -177,8 +177,7 @@ impl Sender {
         for number in numbers.iter().filter(|number| **number >= oldest) {
             if let Some(sent) = self.sent.remove(number) {
                 self.in_flight -= PACKET;
-                self.delivery
-                    .on_packet_acked(now, PACKET, sent.at, &sent.state);
+                self.delivery.on_packet_acked(PACKET, sent.at, &sent.state);
                 largest = largest.max(Some((*number, sent.at)));
             }
         }
@@ -190,7 +189,7 @@ impl Sender {
         self.shortest = Some(shortest);
         self.rtt.update(now, round_trip, Duration::ZERO);
         self.detect_losses(now, largest);
-        let sample = self.delivery.finish_ack(now, self.rtt.min());
+        let sample = self.delivery.finish_ack(now, now, self.rtt.min());
         self.controller.get_mut().on_ack(&AckEvent {
             now,
             sample: &sample,
