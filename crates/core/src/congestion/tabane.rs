@@ -141,6 +141,8 @@ pub(super) struct Tabane {
     changed_at: Instant,
     /// The way back that is part of the shortest round trip, minus the clocks' offset.
     way_back: Option<i64>,
+    /// It has changed: until then the window says nothing of how fast to send.
+    paced_until: Instant,
     /// Loss ends start-up with the present round.
     is_full: bool,
     /// Loss showed that the path takes no more than this; until when it is believed.
@@ -168,6 +170,7 @@ impl Tabane {
             phase: Phase::Startup(Startup::new(now)),
             changed_at: now,
             way_back: None,
+            paced_until: now,
             rate: Rate::ZERO,
             load: Duration::ZERO,
             ramp_in: None,
@@ -330,7 +333,11 @@ impl Tabane {
                     rtt
                 };
                 let on_top = self.chance.usual().min(LOSS_SENT_ON_TOP);
-                let rate = self.rate.max(Rate::of(self.cwnd, rtt));
+                // A window for acknowledgements that queue is not to leave at once when they come.
+                let rate = match event.now < self.paced_until {
+                    true => self.rate,
+                    false => self.rate.max(Rate::of(self.cwnd, rtt)),
+                };
                 self.pacing_rate = rate.scaled(self.gain * (1.0 + on_top)).max(floor);
             }
             Phase::Ramp(_) => {

@@ -16,6 +16,8 @@ use crate::congestion::AckEvent;
 const JUMP: Duration = Duration::from_millis(4);
 const JUMP_PART: u32 = 16;
 const DRIFT_PART: i64 = 32;
+/// After a change it is likely to change again for so long.
+const PACED: Duration = Duration::from_millis(1_000);
 
 impl Tabane {
     /// The round trip of an acknowledgement, had it come back the usual way.
@@ -45,6 +47,7 @@ impl Tabane {
             return;
         }
         self.way_back = Some(found);
+        self.paced_until = now + PACED;
         let length = self.model.min_rtt().unwrap_or_default();
         self.take_length(now, shifted(length, shift));
         self.sense.shift(shift);
