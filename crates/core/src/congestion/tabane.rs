@@ -141,6 +141,8 @@ pub(super) struct Tabane {
     changed_at: Instant,
     /// The way back that is part of the shortest round trip, minus the clocks' offset.
     way_back: Option<i64>,
+    /// The shortest way there, plus the clocks' offset.
+    way_there: i64,
     /// It has changed: until then the window says nothing of how fast to send.
     paced_until: Instant,
     /// Loss ends start-up with the present round.
@@ -170,6 +172,7 @@ impl Tabane {
             phase: Phase::Startup(Startup::new(now)),
             changed_at: now,
             way_back: None,
+            way_there: i64::MAX,
             paced_until: now,
             rate: Rate::ZERO,
             load: Duration::ZERO,
@@ -468,6 +471,7 @@ impl Algorithm for Tabane {
 
     fn on_clock_leap(&mut self) {
         self.way_back = None;
+        self.way_there = i64::MAX;
         self.sense.forget_ways_back();
     }
 

@@ -23,6 +23,9 @@ impl Tabane {
     /// The round trip of an acknowledgement, had it come back the usual way.
     pub(super) fn usual_trip(&mut self, event: &AckEvent<'_>) -> Option<Duration> {
         let rtt = event.sample.rtt?;
+        if let Some(found) = event.way_back {
+            self.way_there = self.way_there.min(nanos(rtt).saturating_sub(found));
+        }
         match (self.way_back, event.way_back) {
             (Some(usual), Some(found)) => Some(shifted(rtt, usual.saturating_sub(found))),
             (None, Some(found)) => {
@@ -49,7 +52,10 @@ impl Tabane {
         self.way_back = Some(found);
         self.paced_until = now + PACED;
         let length = self.model.min_rtt().unwrap_or_default();
-        self.take_length(now, shifted(length, shift));
+        // What queues for the way back may come little by little, and go at once.
+        let least = self.way_there.saturating_add(found);
+        let least = Duration::from_nanos(u64::try_from(least).unwrap_or(0));
+        self.take_length(now, shifted(length, shift).max(least));
         self.sense.shift(shift);
         match &mut self.phase {
             Phase::Dip(dip) => dip.shift(shift),
@@ -59,6 +65,10 @@ impl Tabane {
             _ => {}
         }
     }
+}
+
+fn nanos(span: Duration) -> i64 {
+    i64::try_from(span.as_nanos()).unwrap_or(i64::MAX)
 }
 
 /// `span` and so many nanoseconds more, or less; never less than nothing.
