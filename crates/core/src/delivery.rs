@@ -227,25 +227,55 @@ mod tests {
 
     /// Sends a packet every `gap_ms`, acknowledges each 10 ms later; the last sample.
     fn steady(estimator: &mut DeliveryEstimator, gap_ms: u64, packets: u64) -> RateSample {
+        let samples = held(estimator, gap_ms, packets, |_| 0);
+        samples.last().copied().unwrap_or_default()
+    }
+
+    /// As [`steady`]; an acknowledgement due at a moment is held for so many ms. All samples.
+    fn held(
+        estimator: &mut DeliveryEstimator,
+        gap_ms: u64,
+        packets: u64,
+        held_ms: impl Fn(u64) -> u64,
+    ) -> Vec<RateSample> {
         let mut sent = Vec::new();
-        let mut last = RateSample::default();
+        let mut samples = Vec::new();
         let mut acked = 0;
-        for tick in 0..packets * gap_ms + 11 {
+        for tick in 0..packets * gap_ms + 100 {
             let now = at(tick);
             if tick % gap_ms == 0 && tick / gap_ms < packets {
                 let in_flight = Bytes::new((sent.len() as u64 - acked) * 1_000);
                 sent.push((now, estimator.on_sent(now, PACKET, in_flight)));
             }
             while let Some((sent_at, state)) = sent.get(acked as usize)
-                && *sent_at + RTT <= now
+                && let unheld = *sent_at + RTT
+                && let held = held_ms(acked * gap_ms + RTT.as_millis() as u64)
+                && unheld + Duration::from_millis(held) <= now
             {
                 estimator.begin_ack();
                 estimator.on_packet_acked(PACKET, *sent_at, state);
-                last = estimator.finish_ack(now, now, RTT);
+                samples.push(estimator.finish_ack(now, unheld, RTT));
                 acked += 1;
             }
         }
-        last
+        samples
+    }
+
+    /// Much goes the other way as well: the rate was taken for one that swings.
+    #[test]
+    fn acknowledgements_that_queue_on_their_way_tell_the_same_rate() {
+        let mut estimator = DeliveryEstimator::new(at(0));
+        // A queue that grows for 40 ms and is gone in 20, again and again.
+        let queue = |due: u64| match due % 60 {
+            grown @ 0..40 => grown / 2,
+            falling => 60 - falling,
+        };
+        let samples = held(&mut estimator, 1, 500, queue);
+        let rates = samples.iter().skip(50).filter_map(|sample| sample.rate);
+        for rate in rates {
+            let mbps = rate.as_mbps_f64();
+            assert!((7.9..8.1).contains(&mbps), "{mbps}");
+        }
     }
 
     #[test]

@@ -124,6 +124,17 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_held_an_acknowledgement_is_known_by_the_quickest() {
+        let mut path = ForwardDelay::default();
+        // The peer's clock is 1 s ahead, ways back take 20, 70 and 25 ms.
+        for (arrived, back) in [(100, 20), (110, 70), (190, 25)] {
+            let came = Instant::from_millis(arrived + back);
+            let unheld = path.unheld(came, Instant::from_millis(arrived + 1_000));
+            assert_eq!(unheld, Instant::from_millis(arrived + 20));
+        }
+    }
+
+    #[test]
     fn clocks_need_not_agree_for_the_trip_over_this_path_and_the_mean_way_back() {
         let millis = Duration::from_millis;
         // The peer's clock is 1 s ahead. Ways there take 10 and 30 ms, ways back 20 and 50 ms.

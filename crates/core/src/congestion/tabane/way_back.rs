@@ -17,7 +17,7 @@ const JUMP: Duration = Duration::from_millis(4);
 const JUMP_PART: u32 = 16;
 const DRIFT_PART: i64 = 32;
 /// After a change it is likely to change again for so long.
-const PACED: Duration = Duration::from_millis(1_000);
+const PACED: Duration = Duration::from_millis(300);
 
 impl Tabane {
     /// The round trip of an acknowledgement, had it come back the usual way.
@@ -122,6 +122,39 @@ mod tests {
         }
         let length = path.model.min_rtt().expect("measured");
         assert!(length <= Duration::from_millis(20 + 20), "{length:?}");
+    }
+
+    /// The other direction's queue grows little by little, and is gone at once: with each turn the
+    /// path was believed to be shorter, down to nothing, and four packets were in flight.
+    #[test]
+    fn ways_back_that_grow_slowly_and_end_at_once_leave_the_path_as_long_as_it_was() {
+        let mtu = Bytes::new(1_500);
+        let there = Duration::from_millis(20);
+        let mut path = Tabane::new(mtu, Instant::EPOCH, Seed(1).rng("path"));
+        for number in 1..8_000_u64 {
+            let back = Duration::from_micros(10_000 + number % 2_000 * 3);
+            let now = Instant::from_millis(100 + number);
+            let sample = RateSample {
+                newly_acked: mtu,
+                total_delivered: Bytes::new(mtu.get() * number),
+                prior_delivered: Bytes::new(mtu.get() * number.saturating_sub(30)),
+                rtt: Some(there + back),
+                rate: Some(Rate::from_mbps(12)),
+                tx_in_flight: Bytes::new(mtu.get() * 30),
+                ..RateSample::default()
+            };
+            path.on_ack(&AckEvent {
+                now,
+                sample: &sample,
+                trip: None,
+                way_back: i64::try_from(back.as_nanos()).ok(),
+                rtt: &RttEstimator::default(),
+                in_flight_after: Bytes::new(mtu.get() * 30),
+                largest_acked_sent_at: now - there - back,
+            });
+        }
+        let length = path.model.min_rtt().expect("measured");
+        assert!(length >= Duration::from_millis(20 + 10), "{length:?}");
     }
 
     #[test]
