@@ -8,7 +8,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use crate::package::is_root;
+use crate::tool::is_root;
 use crate::{instructions, package, repository, tidy};
 
 const FORMAT: &[&str] = &["fmt", "--all", "--check"];

@@ -7,7 +7,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::package::{can_start, said};
+use crate::package::can_start;
+use crate::tool::said;
 
 const USAGE: &str = "\
 usage: cargo xtask cross [PROCESSOR...]

@@ -11,9 +11,9 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::package::is_root;
-use crate::package::{Build, Release, clear, said};
+use crate::package::{Build, Release, clear};
 use crate::router;
+use crate::tool::{is_root, said};
 
 const USAGE: &str = "\
 usage: cargo xtask image [OPTION...]

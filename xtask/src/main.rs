@@ -16,6 +16,7 @@ mod package;
 mod repository;
 mod router;
 mod tidy;
+mod tool;
 
 const USAGE: &str = "\
 usage: cargo xtask COMMAND

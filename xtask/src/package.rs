@@ -17,6 +17,8 @@ use anyhow::{Context, Result, bail, ensure};
 use build::Library;
 pub(crate) use build::{Build, can_start};
 
+use crate::tool::said;
+
 const USAGE: &str = "\
 usage: cargo xtask package [OPTION...]
 Makes packages (tabane_VERSION_ARCHITECTURE.deb) and archives (tabane-VERSION-TARGET.tar.gz) out of
@@ -214,21 +216,4 @@ pub(crate) fn clear(directory: &Path) -> Result<()> {
 fn size(path: &Path) -> Result<f64> {
     let metadata = fs::metadata(path).with_context(|| format!("no {}", path.display()))?;
     Ok(metadata.len() as f64)
-}
-
-/// What a command printed; an error with its own words where it failed.
-pub(crate) fn said(command: &mut Command) -> Result<String> {
-    let program = command.get_program().to_string_lossy().into_owned();
-    let output = command.env("TZ", "UTC").output();
-    let output = output.with_context(|| format!("cannot start {program}"))?;
-    if !output.status.success() {
-        let words = String::from_utf8_lossy(&output.stderr);
-        bail!("{program}: {}: {}", output.status, words.trim());
-    }
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-}
-
-pub(crate) fn is_root() -> bool {
-    let id = Command::new("id").arg("-u").output();
-    id.is_ok_and(|id| id.stdout.trim_ascii() == b"0")
 }

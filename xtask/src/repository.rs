@@ -9,7 +9,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::package::{clear, said};
+use crate::package::clear;
+use crate::tool::said;
 
 const USAGE: &str = "\
 usage: cargo xtask repository [OPTION...]

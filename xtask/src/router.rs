@@ -10,7 +10,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::package::is_root;
+use crate::tool::is_root;
 use street::Street;
 
 /// What compiler and linker are told where names are stripped anyway: no tables for unwinding of

@@ -27,7 +27,7 @@ use crate::bypass::Bypass;
 use crate::far_ends::FarEnds;
 use crate::near_names::DNS_PORT;
 use crate::plain;
-use crate::plain::Passage;
+use crate::plain::MeteredWay;
 use crate::plain_meter::Meter;
 use crate::route::Route;
 use crate::via::Via;
@@ -450,7 +450,7 @@ async fn plainly(
     dest: SocketAddr,
     label: Option<&Label>,
 ) -> Result<()> {
-    let Passage { way, meter, .. } = far_ends.plain_way(dest, label).await?;
+    let MeteredWay { way, meter, .. } = far_ends.plain_way(dest, label).await?;
     let socket = Rc::new(plain::connect_udp(dest, &way).await?);
     // A new socket takes nothing before the reactor has seen it.
     socket.writable().await?;

@@ -321,7 +321,7 @@ impl SessionPlan {
         let by_rules = self.rules.links_of(class, &facts);
         is_wanted
             && by_rules.is_none_or(|allowed| !allowed.is_empty())
-            && table.policy.verdict(interface).path.is_some()
+            && table.policy.terms(interface).path.is_some()
     }
 
     /// How long a session that has fallen silent is waited for.

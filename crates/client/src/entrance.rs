@@ -11,10 +11,10 @@ use std::process::Command;
 use anyhow::Result;
 use tabane_base::Prefix;
 
-use crate::carriage::Carriage;
 use crate::environment::proxy_variables;
 use crate::far_ends::FarEnds;
 use crate::interception::Interception;
+use crate::open_connections::OpenConnections;
 use crate::private_network::PrivateNetwork;
 use crate::proxying::ProxyListener;
 use crate::rule_book::RuleBook;
@@ -22,7 +22,7 @@ use crate::rule_book::RuleBook;
 /// An entrance for one command.
 pub struct Entrance {
     kind: Kind,
-    carriage: Carriage,
+    connections: OpenConnections,
 }
 
 enum Kind {
@@ -60,7 +60,7 @@ impl Entrance {
     fn of(kind: Kind) -> Self {
         Self {
             kind,
-            carriage: Carriage::default(),
+            connections: OpenConnections::default(),
         }
     }
 
@@ -82,17 +82,17 @@ impl Entrance {
         match &mut self.kind {
             Kind::Hooks(interception) => {
                 interception.place_child(command)?;
-                interception.serve(far_ends, &self.carriage, rules);
+                interception.serve(far_ends, &self.connections, rules);
             }
             Kind::Network(network) => {
                 network.place_child(command)?;
-                network.serve(far_ends, &self.carriage, rules);
+                network.serve(far_ends, &self.connections, rules);
             }
             Kind::Proxy(listener) => {
                 if let Some(listener) = listener.take() {
                     command.envs(proxy_variables(listener.address().port()));
                     let serving =
-                        listener.serve(far_ends.clone(), self.carriage.clone(), rules.clone());
+                        listener.serve(far_ends.clone(), self.connections.clone(), rules.clone());
                     tokio::task::spawn_local(serving);
                 }
             }
@@ -118,7 +118,7 @@ impl Entrance {
             tracing::warn!("{leftovers} processes of the command run on, without {what}");
             return;
         }
-        self.carriage.settle(far_ends).await;
+        self.connections.settle(far_ends).await;
     }
 
     /// Removes everything.

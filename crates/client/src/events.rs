@@ -15,7 +15,7 @@ use std::time::Instant;
 use tabane_control::State;
 use tabane_policy::Reaction;
 
-pub use observer::Occurrence;
+pub use observer::Alert;
 
 #[cfg(test)]
 pub(crate) use observer::tests::example;
@@ -36,11 +36,11 @@ pub struct Events {
 impl Events {
     /// The instance is like this `now`, and these are to be told what changed. Waits for nothing.
     pub fn look(&mut self, now: Instant, state: &State, reactions: &Rc<[Reaction]>) {
-        let occurrences = self.observer.observe(now, state);
+        let alerts = self.observer.observe(now, state);
         self.turns.renew(now, reactions);
-        for occurrence in occurrences {
-            tracing::debug!("{}", occurrence.text);
-            for errand in self.turns.errands(now, &occurrence) {
+        for alert in alerts {
+            tracing::debug!("{}", alert.text);
+            for message in self.turns.messages(now, &alert) {
                 let messenger = match &self.messenger {
                     Some(messenger) => messenger,
                     None => match Messenger::start() {
@@ -51,7 +51,7 @@ impl Events {
                         }
                     },
                 };
-                messenger.send(errand);
+                messenger.send(message);
             }
         }
     }

@@ -26,7 +26,7 @@ use crate::discovery::{self, Discovery};
 use crate::exposing::Exposures;
 use crate::lan_hosts::LanHosts;
 use crate::peers::Peer;
-use crate::plain::Passage;
+use crate::plain::MeteredWay;
 use crate::plain_way::{NoPlainWay, PlainBond, PlainWays};
 use crate::portals::Probe;
 use crate::rule_book::RuleBook;
@@ -253,9 +253,9 @@ impl FarEnds {
         &self,
         dest: SocketAddr,
         label: Option<&Label>,
-    ) -> Result<Passage, NoPlainWay> {
+    ) -> Result<MeteredWay, NoPlainWay> {
         let Some(plain) = &self.0.plain else {
-            return Ok(Passage::unmetered());
+            return Ok(MeteredWay::unmetered());
         };
         plain.choose(dest, label, &self.snapshots()).await
     }

@@ -18,10 +18,10 @@ use tabane_linux::{
 };
 use tokio::task::JoinHandle;
 
-use crate::carriage::Carriage;
-use crate::carrier::{Carrier, resolver_addresses};
 use crate::dead_families::dead_families;
+use crate::dispatcher::{Dispatcher, resolver_addresses};
 use crate::far_ends::FarEnds;
+use crate::open_connections::OpenConnections;
 use crate::rule_book::RuleBook;
 use tabane_tunnel::RELEASE_MARK;
 
@@ -80,14 +80,22 @@ impl Interception {
     }
 
     /// Carries from here on what arrives. Must be called within the `LocalSet` of the clients.
-    pub(crate) fn serve(&mut self, far_ends: &FarEnds, carriage: &Carriage, rules: &RuleBook) {
+    pub(crate) fn serve(
+        &mut self,
+        far_ends: &FarEnds,
+        connections: &OpenConnections,
+        rules: &RuleBook,
+    ) {
         let Some(capture) = self.capture.take() else {
             return;
         };
-        let carrier = Carrier::for_command(far_ends.clone(), carriage.clone(), rules.clone());
+        let dispatcher =
+            Dispatcher::for_command(far_ends.clone(), connections.clone(), rules.clone());
         let flows = self.hooks.borrow().flows();
-        let tcp = carrier.clone().serve_tcp(capture.listener, flows.clone());
-        let udp = carrier.serve_udp(capture.udp, flows);
+        let tcp = dispatcher
+            .clone()
+            .serve_tcp(capture.listener, flows.clone());
+        let udp = dispatcher.serve_udp(capture.udp, flows);
         self.tasks.push(tokio::task::spawn_local(tcp));
         self.tasks.push(tokio::task::spawn_local(udp));
         let (hooks, direct) = (Rc::downgrade(&self.hooks), self.direct.clone());

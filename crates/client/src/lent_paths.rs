@@ -116,8 +116,8 @@ impl LentPaths {
         let open = self.open.borrow();
         let why = |lender: &Lender| {
             let insists = self.insisted.contains(&lender.name);
-            let verdict = policy.judge(&lender.facts());
-            let by_policy = verdict.why_unused().filter(|_| !insists);
+            let terms = policy.terms_of(&lender.facts());
+            let by_policy = terms.why_unused().filter(|_| !insists);
             by_policy.or_else(|| match answers.get(&lender.name) {
                 _ if open.contains_key(&lender.name) => None,
                 Some(Err(error)) => Some(format!("the neighbour is away ({error})")),
@@ -136,7 +136,7 @@ impl LentPaths {
         let links = lenders.filter_map(|lender| {
             let places = open.get(&lender.name)?.clone();
             let insists = self.insisted.contains(&lender.name);
-            let path = policy.judge(&lender.facts()).path;
+            let path = policy.terms_of(&lender.facts()).path;
             let path = path.or_else(|| insists.then(PathPolicy::default))?;
             Some(LinkBind::by_way_of(lender.name.as_str(), places).with_policy(path))
         });

@@ -12,11 +12,10 @@
 
 mod associations;
 mod bypass;
-mod carriage;
-mod carrier;
 mod client_session;
 mod dead_families;
 mod discovery;
+mod dispatcher;
 mod dns_answer;
 pub mod doctor;
 mod entrance;
@@ -33,6 +32,7 @@ pub mod link_survey;
 pub mod machine;
 mod multipath;
 mod near_names;
+mod open_connections;
 mod opening;
 mod peer_memory;
 mod peers;
@@ -56,13 +56,13 @@ mod udp_order;
 mod via;
 mod view;
 
-pub use carriage::Carriage;
 pub use client_session::{Sending, SessionOrder, SessionPlan};
 pub use dns_answer::fuzz_dns;
 pub use entrance::Entrance;
-pub use events::{Events, Occurrence};
+pub use events::{Alert, Events};
 pub use exposing::{ExposureReport, ExposureState, Exposures, VisitorReport};
 pub use far_ends::{FarEnds, Seen};
+pub use open_connections::OpenConnections;
 pub use plain_way::PlainBond;
 pub use portals::{Probe, fuzz_portals};
 pub use proxying::ProxyListener;

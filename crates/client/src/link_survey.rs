@@ -71,7 +71,7 @@ pub struct Row {
 
 impl Row {
     /// By what it is carried, and why that; nothing where that is not known.
-    fn carriage(&self) -> String {
+    fn carrier_note(&self) -> String {
         match (&self.carried_by, &self.carried_by_reason) {
             (Some(carrier), Some(why)) => format!(", by {carrier}: {why}"),
             (Some(carrier), None) => format!(", by {carrier}"),
@@ -87,7 +87,7 @@ impl Row {
         match (&self.problem, self.usable) {
             (None, true) => match &self.unused {
                 Some(why) => format!("not used: {why}"),
-                None => format!("yes{}", self.carriage()),
+                None => format!("yes{}", self.carrier_note()),
             },
             (Some(problem), true) => format!("yes, but {problem}"),
             (problem, false) => format!("no: {}", problem.as_deref().unwrap_or("unusable")),
@@ -121,7 +121,7 @@ pub async fn look(
                 let is_shadowed = lender.is_shadowed(&interfaces);
                 let unused = match order.leaves_out(&lender.name, &wanted) {
                     true => Some("other links were chosen".to_owned()),
-                    false => policy.judge(&lender.facts()).why_unused(),
+                    false => policy.terms_of(&lender.facts()).why_unused(),
                 };
                 let identity = identity.clone();
                 tokio::task::spawn_local(async move {

@@ -25,8 +25,8 @@ use tabane_linux::{
 };
 use tokio::task::JoinHandle;
 
-use crate::carrier::{Carrier, resolver_addresses};
 use crate::dead_families::{EVERYTHING, dead_families};
+use crate::dispatcher::{Dispatcher, resolver_addresses};
 use crate::far_ends::FarEnds;
 use crate::interception::{hold_requests, show_plain_names};
 use crate::multipath;
@@ -76,7 +76,7 @@ pub struct Machine {
     packets: Option<Packets>,
     lan: Option<Lan>,
     capture: Option<Capture>,
-    carrier: Option<Carrier>,
+    dispatcher: Option<Dispatcher>,
     far_ends: Option<FarEnds>,
     rules: Option<RuleBook>,
     strict: bool,
@@ -111,7 +111,7 @@ impl Machine {
             packets: None,
             lan: None,
             capture: Some(capture),
-            carrier: None,
+            dispatcher: None,
             far_ends: None,
             rules: None,
             strict: extent.strict,
@@ -162,16 +162,18 @@ impl Machine {
             return;
         };
         self.rules = Some(rules.clone());
-        let carrier = Carrier::for_machine(far_ends.clone(), rules.clone(), self.strict);
+        let dispatcher = Dispatcher::for_machine(far_ends.clone(), rules.clone(), self.strict);
         let flows = self.hooks.flows();
-        let tcp = carrier.clone().serve_tcp(capture.listener, flows.clone());
-        let udp = carrier.clone().serve_udp(capture.udp, flows);
+        let tcp = dispatcher
+            .clone()
+            .serve_tcp(capture.listener, flows.clone());
+        let udp = dispatcher.clone().serve_udp(capture.udp, flows);
         self.tasks.push(tokio::task::spawn_local(tcp));
         self.tasks.push(tokio::task::spawn_local(udp));
         if let Some(lan) = self.lan.take() {
             let (tcp, udp) = (
-                lan.serve_tcp(carrier.clone()),
-                lan.serve_udp(carrier.clone()),
+                lan.serve_tcp(dispatcher.clone()),
+                lan.serve_udp(dispatcher.clone()),
             );
             self.tasks.push(tokio::task::spawn_local(tcp));
             self.tasks.push(tokio::task::spawn_local(udp));
@@ -180,7 +182,7 @@ impl Machine {
             let packets = packets.serve(relay.clone(), far_ends.sites().clone());
             self.tasks.push(tokio::task::spawn_local(packets));
         }
-        self.carrier = Some(carrier);
+        self.dispatcher = Some(dispatcher);
     }
 
     /// Whether nothing goes without the relay that no rule allows.
@@ -239,8 +241,8 @@ impl Machine {
             offered,
         };
         self.filter.borrow_mut().set_left_alone(prefixes, sites)?;
-        if let Some(carrier) = &self.carrier {
-            carrier.renew_resolvers(resolvers);
+        if let Some(dispatcher) = &self.dispatcher {
+            dispatcher.renew_resolvers(resolvers);
         }
         Ok(())
     }

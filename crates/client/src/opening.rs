@@ -93,12 +93,12 @@ pub(crate) async fn open(
 /// As the program would have done by itself.
 pub(crate) async fn connect_plainly(far_ends: &FarEnds, route: &Route) -> Result<Far, Refusal> {
     let dest = route.plain.ok_or(Refusal::NetworkUnreachable)?;
-    let passage = far_ends.plain_way(dest, route.label.as_ref()).await;
-    let passage = passage.map_err(|error| {
+    let metered = far_ends.plain_way(dest, route.label.as_ref()).await;
+    let metered = metered.map_err(|error| {
         tracing::warn!("{dest}: {error}");
         Refusal::NetworkUnreachable
     })?;
-    let connected = plain::connect(dest, passage).await;
+    let connected = plain::connect(dest, metered).await;
     connected.map_err(|error| refusal_of(&error))
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Owns when a session is begun (with the first connection that it would serve), how long that one
 //! waits, and that whoever does not answer is not asked each time. When a session is given up
-//! `standing` says; what is carried is the carrier's affair.
+//! `standing` says; what is carried is the dispatcher's affair.
 
 mod standing;
 

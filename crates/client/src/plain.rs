@@ -48,7 +48,7 @@ impl PlainWay {
 
 /// The way, and what counts what goes by it.
 #[derive(Debug)]
-pub(crate) struct Passage {
+pub(crate) struct MeteredWay {
     pub(crate) way: PlainWay,
     pub meter: Meter,
     /// For a connection: other links beside it.
@@ -63,8 +63,8 @@ pub(crate) struct Far {
 }
 
 /// Connects to `dest`, past our hooks.
-pub(crate) async fn connect(dest: SocketAddr, passage: Passage) -> io::Result<Far> {
-    let Passage { way, meter, offer } = passage;
+pub(crate) async fn connect(dest: SocketAddr, metered: MeteredWay) -> io::Result<Far> {
+    let MeteredWay { way, meter, offer } = metered;
     let dest = way.lead_to(dest)?;
     let socket = offer.as_ref().and_then(|offer| offer.socket(dest));
     let (socket, offer) = match socket {

@@ -23,7 +23,7 @@ use tokio::task::AbortHandle;
 
 use crate::client_session::SessionPlan;
 use crate::multipath::{Leg, Multipath, Offer};
-use crate::plain::{self, Passage, PlainWay};
+use crate::plain::{self, MeteredWay, PlainWay};
 use crate::plain_meter::{Carried, Meter};
 use tabane_store::{Store, is_private};
 use tabane_uplinks::{COUNT_INTERVAL, Table, Uplinks};
@@ -101,11 +101,11 @@ impl PlainWays {
         dest: SocketAddr,
         label: Option<&Label>,
         snapshots: &[ClientSnapshot],
-    ) -> Result<Passage, NoPlainWay> {
+    ) -> Result<MeteredWay, NoPlainWay> {
         let source = source_for(dest).await.ok();
         if source.is_none() && dest.is_ipv6() {
             // Whoever connects is told the same.
-            return Ok(Passage::unmetered());
+            return Ok(MeteredWay::unmetered());
         }
         let uplinks = self.plan.uplinks(&self.store).await.map_err(|error| {
             tracing::warn!("cannot tell which link may be used: {error:#}");
@@ -125,7 +125,7 @@ impl PlainWays {
                 && self.plan.tolerates(interface, &table, class)
         })?;
         let Some(link) = choice.billed(&way) else {
-            return Ok(Passage {
+            return Ok(MeteredWay {
                 way,
                 meter: Meter::default(),
                 offer: None,
@@ -133,7 +133,7 @@ impl PlainWays {
         };
         let meter = self.meter(link.to_owned(), uplinks.clone());
         let offer = self.offer(dest, label, link, &uplinks, &meter);
-        Ok(Passage { way, meter, offer })
+        Ok(MeteredWay { way, meter, offer })
     }
 
     /// The user wishes something else of links.
@@ -337,7 +337,7 @@ fn class_of(label: Option<&Label>) -> ClassId {
     class.unwrap_or_default()
 }
 
-impl Passage {
+impl MeteredWay {
     /// By the routing table, at nobody's cost.
     pub(crate) fn unmetered() -> Self {
         Self {

@@ -20,9 +20,9 @@ use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
 use crate::associations::{Answer, Beginning};
-use crate::carriage::Carriage;
-use crate::carrier::{ACCEPT_PAUSE, Carrier};
+use crate::dispatcher::{ACCEPT_PAUSE, Dispatcher};
 use crate::far_ends::FarEnds;
+use crate::open_connections::OpenConnections;
 use crate::route::Route;
 use crate::rule_book::RuleBook;
 
@@ -73,15 +73,16 @@ impl PrivateNetwork {
     }
 
     /// Carries from here on what arrives. Must be called within the `LocalSet` of the clients.
-    pub fn serve(&mut self, far_ends: &FarEnds, carriage: &Carriage, rules: &RuleBook) {
+    pub fn serve(&mut self, far_ends: &FarEnds, connections: &OpenConnections, rules: &RuleBook) {
         let Some(net) = self.net.take() else {
             return;
         };
-        let carrier = Carrier::for_command(far_ends.clone(), carriage.clone(), rules.clone());
+        let dispatcher =
+            Dispatcher::for_command(far_ends.clone(), connections.clone(), rules.clone());
         let (pings, waiting) = mpsc::channel(MAX_PINGS);
         let pinging = carry_pings(far_ends.clone(), net.voice(), waiting);
         self.tasks.push(tokio::task::spawn_local(pinging));
-        let serving = serve(carrier, net, self.direct.clone(), pings);
+        let serving = serve(dispatcher, net, self.direct.clone(), pings);
         self.tasks.push(tokio::task::spawn_local(serving));
     }
 
@@ -135,12 +136,12 @@ fn own_addresses() -> [IpAddr; 2] {
 
 /// Takes what the command does for ever.
 async fn serve(
-    carrier: Carrier,
+    dispatcher: Dispatcher,
     mut net: PrivateNet,
     direct: Rc<[Prefix]>,
     pings: mpsc::Sender<Vec<u8>>,
 ) {
-    let associations = carrier.associations();
+    let associations = dispatcher.associations();
     let voice = net.voice();
     let stays_here = |dest: SocketAddr| {
         let is_direct = direct.iter().any(|prefix| prefix.contains(dest.ip()));
@@ -153,17 +154,17 @@ async fn serve(
     loop {
         let received = net.recv(|arrival| match arrival {
             Arrival::Call(call) => {
-                let route = placed(carrier.route(call.original), call.original.dest);
-                carrier.carry(call.caller, route);
+                let route = placed(dispatcher.route(call.original), call.original.dest);
+                dispatcher.carry(call.caller, route);
             }
             Arrival::Datagram {
                 flow,
                 original,
                 payload,
             } => {
-                let question = carrier.site_question(original.dest, payload);
+                let question = dispatcher.site_question(original.dest, payload);
                 associations.send(&(flow, question), payload, || {
-                    let route = carrier.route_datagram(original, question, payload);
+                    let route = dispatcher.route_datagram(original, question, payload);
                     let route = match question {
                         Some(_) => route,
                         None => placed(route, original.dest),
@@ -180,7 +181,7 @@ async fn serve(
                     };
                     Beginning {
                         route,
-                        deliver: carrier.listen(flow.dest, question, payload, Box::new(deliver)),
+                        deliver: dispatcher.listen(flow.dest, question, payload, Box::new(deliver)),
                         socket: Some((flow.app, Box::new(stranger))),
                     }
                 })

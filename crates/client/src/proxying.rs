@@ -1,7 +1,7 @@
 //! Programs that know a proxy: their requests, carried through the session.
 //!
-//! Owns the listening socket and the limit on connections; the dialects are `tabane-proxy`'s, the
-//! carrying is the tunnel's. Names are looked up here only for what the session cannot serve, and
+//! Owns the listening socket and the limit on connections; the dialects are `proxy`'s, the carrying
+//! is the tunnel's. Names are looked up here only for what the session cannot serve, and
 //! at another site where they are its own.
 
 use std::io;
@@ -18,8 +18,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
 use crate::associations::{Answer, Associations, Beginning};
-use crate::carriage::Carriage;
 use crate::far_ends::FarEnds;
+use crate::open_connections::OpenConnections;
 use crate::opening::{Opened, open, refusal_of};
 use crate::plain::{self, Far};
 use crate::route::Route;
@@ -59,7 +59,7 @@ impl ProxyListener {
     }
 
     /// Serves programs for ever.
-    pub async fn serve(self, far_ends: FarEnds, carriage: Carriage, rules: RuleBook) {
+    pub async fn serve(self, far_ends: FarEnds, connections: OpenConnections, rules: RuleBook) {
         let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         loop {
             let Ok(slot) = slots.clone().acquire_owned().await else {
@@ -68,10 +68,10 @@ impl ProxyListener {
             match self.listener.accept().await {
                 Ok((program, from)) => {
                     let (far_ends, rules) = (far_ends.clone(), rules.clone());
-                    let passenger = carriage.board();
+                    let connection = connections.begin();
                     tokio::task::spawn_local(async move {
                         serve_one(program, from, &far_ends, &rules).await;
-                        drop((slot, passenger));
+                        drop((slot, connection));
                     });
                 }
                 Err(error) => {
@@ -190,10 +190,10 @@ async fn connect_plainly(
             refusal = Refusal::Denied;
             continue;
         }
-        let Ok(passage) = far_ends.plain_way(address, label).await else {
+        let Ok(metered) = far_ends.plain_way(address, label).await else {
             continue;
         };
-        match plain::connect(address, passage).await {
+        match plain::connect(address, metered).await {
             Ok(far) => return Ok(far),
             Err(error) => refusal = refusal_of(&error),
         }

@@ -10,8 +10,8 @@ use tabane_base::Duration;
 use tabane_linux::{abortive::AbortiveStream, caller::Caller};
 use tokio::time::timeout;
 
-use crate::carriage::Carriage;
 use crate::far_ends::FarEnds;
+use crate::open_connections::OpenConnections;
 use crate::opening::{connect_plainly, open};
 use crate::route::Route;
 use crate::sites::failure;
@@ -22,11 +22,16 @@ const QUESTION_WAIT: Duration = Duration::from_secs(10);
 const MAX_QUESTION: usize = 4_096;
 
 /// Carries one connection to a resolver.
-pub(crate) async fn serve(far_ends: &FarEnds, carriage: &Carriage, caller: Caller, route: Route) {
+pub(crate) async fn serve(
+    far_ends: &FarEnds,
+    connections: &OpenConnections,
+    caller: Caller,
+    route: Route,
+) {
     let Some(program) = caller.accept().await else {
         return;
     };
-    let passenger = carriage.board();
+    let connection = connections.begin();
     // Who asks nothing, or not at once, is passed on as it is.
     let mut early = Vec::new();
     let read = timeout(QUESTION_WAIT, read_question(&program, &mut early)).await;
@@ -51,7 +56,7 @@ pub(crate) async fn serve(far_ends: &FarEnds, carriage: &Carriage, caller: Calle
             }
         }
     }
-    drop(passenger);
+    drop(connection);
 }
 
 /// The first message, behind its length (RFC 1035 §4.2.2); `None` where there is none, or one that

@@ -29,9 +29,9 @@ pub enum Command {
     },
     /// Use a link in another way.
     ChangeLink {
-        /// Which.
+        /// The link's name.
         name: String,
-        /// How.
+        /// What is changed of it.
         change: LinkChange,
         /// `Err` says in words why not.
         reply: oneshot::Sender<Result<(), String>>,

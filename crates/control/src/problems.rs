@@ -13,7 +13,7 @@ const AT_ONCE_MS: u64 = 20_000;
 impl Link {
     /// By what its packets are carried and why, in a sentence, where that is not as usual.
     #[must_use]
-    pub fn carriage(&self) -> Option<String> {
+    pub fn carrier_note(&self) -> Option<String> {
         let why = self.carrier_reason.as_ref()?;
         Some(match &self.carrier {
             Some(carrier) => format!("{} is carried by {carrier}: {why}", self.name),

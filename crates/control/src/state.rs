@@ -343,7 +343,7 @@ pub struct Event {
     pub number: u64,
     /// When: milliseconds since 1970.
     pub at_unix_ms: u64,
-    /// What.
+    /// The kind of event.
     pub kind: EventKind,
     /// The link that it is about.
     pub link: Option<String>,
@@ -396,18 +396,6 @@ impl LinkState {
             Self::Down => "down",
             Self::Paused => "paused",
             Self::Unused => "unused",
-        }
-    }
-}
-
-impl SessionState {
-    /// A word for tables.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Connecting => "connecting",
-            Self::Connected => "connected",
-            Self::Closed => "closed",
         }
     }
 }

@@ -22,7 +22,7 @@ pub struct TraceEntry {
     pub at_us: u64,
     /// The path's number within the session.
     pub path: u32,
-    /// What.
+    /// What happened to it.
     pub what: TraceWhat,
 }
 

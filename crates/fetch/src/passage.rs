@@ -34,7 +34,7 @@ pub struct Connection {
 
 /// A request came to no answer.
 pub struct Unanswered {
-    /// Why.
+    /// What went wrong.
     pub error: RequestError,
     /// The request, where nothing of it was sent.
     pub request: Option<Request<Upload>>,
@@ -118,12 +118,6 @@ impl Client {
 }
 
 impl Connection {
-    /// Its link.
-    #[must_use]
-    pub fn link(&self) -> &Rc<Link> {
-        &self.link
-    }
-
     /// Whether it has been idle, so that nobody knows whether its link still leads anywhere.
     #[must_use]
     pub fn is_kept(&self) -> bool {

@@ -138,12 +138,6 @@ impl RelayList {
         out
     }
 
-    /// The fleet's key.
-    #[must_use]
-    pub const fn fleet(&self) -> PublicKey {
-        self.fleet
-    }
-
     /// Counts the fleet's lists.
     #[must_use]
     pub const fn epoch(&self) -> u64 {
@@ -160,12 +154,6 @@ impl RelayList {
     #[must_use]
     pub fn of_key(&self, key: PublicKey) -> Option<&ListEntry> {
         self.entries.iter().find(|it| it.certificate.key == key)
-    }
-
-    /// The relay of this name.
-    #[must_use]
-    pub fn of_name(&self, name: &str) -> Option<&ListEntry> {
-        self.entries.iter().find(|it| it.certificate.name == name)
     }
 
     fn signed(&self) -> Vec<u8> {

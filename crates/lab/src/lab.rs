@@ -96,12 +96,6 @@ impl Lab {
         &self.links
     }
 
-    /// What it was built from.
-    #[must_use]
-    pub fn scenario(&self) -> &Scenario {
-        &self.scenario
-    }
-
     /// The handle on the emulator, to be kept by other threads too; none if all links are wires.
     #[must_use]
     pub fn control(&self) -> Option<&Control> {

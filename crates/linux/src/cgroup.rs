@@ -267,15 +267,6 @@ impl Drop for Cgroup {
     }
 }
 
-/// Removes groups whose holder is gone. Groups in which processes live on stay, and so do they.
-/// Returns how many were removed. [`Cgroup::create`] does this by itself.
-///
-/// # Errors
-/// See [`CgroupError`].
-pub fn clean_stale() -> Result<usize, CgroupError> {
-    clean_stale_in(&mount::find()?.join(PARENT))
-}
-
 fn clean_stale_in(parent: &Path) -> Result<usize, CgroupError> {
     let failed = |source| CgroupError::Open {
         path: parent.to_owned(),

@@ -12,15 +12,15 @@ pub enum IptablesError {
     /// The program is missing, or could not be started.
     #[error("cannot run {program}: {source} (the package is called iptables)")]
     Start {
-        /// Which.
+        /// The program.
         program: &'static str,
-        /// Why.
+        /// What the kernel said.
         source: io::Error,
     },
     /// It refused a rule.
     #[error("{program}: {complaint}")]
     Refused {
-        /// Which.
+        /// The program.
         program: &'static str,
         /// The first line it said.
         complaint: String,

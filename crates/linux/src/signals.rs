@@ -24,7 +24,7 @@ pub struct Signals {
 /// A signal that arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Arrived {
-    /// Which.
+    /// The signal.
     pub signal: Signal,
     /// The kernel sent it, to the whole foreground group of the terminal.
     pub from_terminal: bool,

@@ -136,17 +136,6 @@ impl Scenario {
         }
     }
 
-    /// The same network with only link number `index` of it.
-    #[must_use]
-    pub fn single(&self, index: usize) -> Option<Self> {
-        Some(Self {
-            name: format!("{}#{}", self.name, index + 1),
-            why: self.why.clone(),
-            duration: self.duration,
-            links: vec![self.links.get(index)?.clone()],
-        })
-    }
-
     /// The sum of the links' mean rates towards the client.
     #[must_use]
     pub fn rate_down(&self) -> Rate {

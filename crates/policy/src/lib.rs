@@ -32,7 +32,7 @@ pub use hardware::HardwareAddress;
 pub use hours::Hours;
 pub use link::{Carriers, Decision, LinkFacts, LinkUse, MAX_PRIORITY};
 pub use matching::FlowFacts;
-pub use reaction::{Occasion, Post, Reaction};
+pub use reaction::{Post, Reaction, Trigger};
 pub use reader::Fault;
 pub use rule::{OnFailure, Order, Rule, Treatment};
 pub use source::Sender;

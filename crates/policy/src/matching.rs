@@ -26,7 +26,7 @@ pub struct FlowFacts {
     pub address: Option<IpAddr>,
     /// Its port.
     pub port: u16,
-    /// How.
+    /// TCP or UDP.
     pub protocol: Protocol,
     /// The name of the program's file, where the kernel tells.
     pub process: Option<String>,

@@ -1,6 +1,6 @@
 //! What the user wants done when something happens to a link or to the relay: an `[[on-event]]`.
 //!
-//! Owns which occasions there are, and what an entry says. When one has come, and how a command is
+//! Owns which triggers there are, and what an entry says. When one has come, and how a command is
 //! run, is the affair of whoever watches.
 
 use std::fmt;
@@ -20,7 +20,7 @@ const KEYS: [&str; 5] = ["event", "link", "run", "post", "per-minute"];
 
 /// What may happen that somebody wants to be told of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Occasion {
+pub enum Trigger {
     /// A link carries data, at the start or again.
     LinkUp,
     /// A link that carried data carries none any more.
@@ -43,7 +43,7 @@ pub struct Reaction {
     /// Where it stands in the file.
     pub line: usize,
     /// For what; empty: for all.
-    occasions: Vec<Occasion>,
+    triggers: Vec<Trigger>,
     /// For which links; `None`: for all, and for what concerns none.
     link: Option<String>,
     /// The program by its whole path, and its arguments; empty where nothing is run.
@@ -63,7 +63,7 @@ pub struct Post {
     pub path: String,
 }
 
-impl Occasion {
+impl Trigger {
     /// All there are.
     pub const ALL: [Self; 7] = [
         Self::LinkUp,
@@ -94,7 +94,7 @@ impl Occasion {
     }
 }
 
-impl fmt::Display for Occasion {
+impl fmt::Display for Trigger {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
@@ -130,23 +130,21 @@ impl fmt::Display for Post {
 impl Reaction {
     /// Whether it is for this, of this link or of none.
     #[must_use]
-    pub fn fits(&self, occasion: Occasion, link: Option<&str>) -> bool {
+    pub fn fits(&self, trigger: Trigger, link: Option<&str>) -> bool {
         let is_of_link = match (&self.link, link) {
             (None, _) => true,
             (Some(pattern), Some(link)) => glob::fits(pattern, link),
             (Some(_), None) => false,
         };
-        is_of_link && (self.occasions.is_empty() || self.occasions.contains(&occasion))
+        is_of_link && (self.triggers.is_empty() || self.triggers.contains(&trigger))
     }
 
     pub(crate) fn read(reader: &mut Reader<'_>, mut fields: Fields<'_>) -> Option<Self> {
         let before = reader.faults.len();
         let fields = &mut fields;
-        let names = Occasion::ALL
-            .map(|it| format!("{:?}", it.name()))
-            .join(", ");
-        let occasions = reader.list(fields, "event", &format!("one of {names}"), |value| {
-            Occasion::parse(value.as_str()?)
+        let names = Trigger::ALL.map(|it| format!("{:?}", it.name())).join(", ");
+        let triggers = reader.list(fields, "event", &format!("one of {names}"), |value| {
+            Trigger::parse(value.as_str()?)
         });
         let run = reader.list(fields, "run", "a text in quotes", |value| {
             let text = value.as_str()?;
@@ -155,7 +153,7 @@ impl Reaction {
         let rate = format!("1 to {MOST_PER_MINUTE}");
         let reaction = Self {
             line: fields.line,
-            occasions: occasions.unwrap_or_default(),
+            triggers: triggers.unwrap_or_default(),
             link: reader.text(fields, "link"),
             run: run.unwrap_or_default(),
             post: reader.value(fields, "post", Post::EXPECTED, |value| {
@@ -226,17 +224,17 @@ mod tests {
             panic!("two entries: {policy:?}");
         };
         assert_eq!((tell.line, tell.run.len(), tell.per_minute), (2, 3, 20));
-        assert!(tell.fits(Occasion::RelayLost, None));
-        assert!(tell.fits(Occasion::LinkDown, Some("wlan0")));
-        assert!(!tell.fits(Occasion::LinkUp, Some("wlan0")));
-        assert!(hook.fits(Occasion::BudgetLow, Some("usb1")));
-        assert!(!hook.fits(Occasion::BudgetLow, Some("wlan0")));
+        assert!(tell.fits(Trigger::RelayLost, None));
+        assert!(tell.fits(Trigger::LinkDown, Some("wlan0")));
+        assert!(!tell.fits(Trigger::LinkUp, Some("wlan0")));
+        assert!(hook.fits(Trigger::BudgetLow, Some("usb1")));
+        assert!(!hook.fits(Trigger::BudgetLow, Some("wlan0")));
         let post = hook.post.as_ref().expect("a hook");
         assert_eq!(post.to_string(), "http://[::1]:8123/hook?of=tabane");
         assert_eq!(hook.per_minute, 2);
         let all = Policy::parse("[[on-event]]\nrun = \"/bin/true\"").expect("valid");
         let fits = |it| all.reactions()[0].fits(it, Some("wlan0"));
-        assert!(Occasion::ALL.into_iter().all(fits));
+        assert!(Trigger::ALL.into_iter().all(fits));
     }
 
     #[test]

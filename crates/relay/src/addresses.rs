@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use anyhow::{Context, Result};
 use tabane_base::{Destination, DestinationError, Host};
 use tabane_linux::interfaces::{self, Interface};
-use tabane_store::{DEFAULT_PORT, Mistake};
+use tabane_store::{DEFAULT_PORT, UsageError};
 use tabane_tunnel::Access;
 
 /// `[::]` takes IPv4 as well, but is not to be had where IPv6 is switched off.
@@ -48,7 +48,7 @@ pub(crate) async fn public_addresses(
     if !given.is_empty() {
         let parse = |text: &String| {
             parse_public(text, bound.port())
-                .map_err(|error| Mistake::new(format!("--public {text}: {error}")).into())
+                .map_err(|error| UsageError::new(format!("--public {text}: {error}")).into())
         };
         return given.iter().map(parse).collect();
     }
@@ -61,7 +61,7 @@ pub(crate) async fn public_addresses(
     let guessed = guess_addresses(&interfaces, bound.ip().is_ipv4());
     let is_private = guessed.iter().all(|ip| !Access::Public.allows(*ip));
     if guessed.is_empty() {
-        return Err(Mistake::new(
+        return Err(UsageError::new(
             "this machine has no address that clients could reach: give one with --public",
         )
         .into());

@@ -20,7 +20,7 @@ use tabane_linux::{
 };
 use tabane_tunnel::{ExitConfig, InheritedPool};
 
-use tabane_store::{Mistake, PoolRange};
+use tabane_store::{PoolRange, UsageError};
 
 /// One pool per machine: another relay finds the name taken.
 const TUN: &str = "tabane-pool";
@@ -52,12 +52,14 @@ pub(crate) async fn set_up(
         let mut found = ranges.iter().filter(|it| it.0.address.is_ipv4() == is_v4);
         match (found.next(), found.next()) {
             (first, None) => Ok(first.map(|range| range.0)),
-            (_, Some(_)) => Err(Mistake::new("a pool has one range of each family at most")),
+            (_, Some(_)) => Err(UsageError::new(
+                "a pool has one range of each family at most",
+            )),
         }
     };
     let (v4, v6) = (of_family(true)?, of_family(false)?);
     if !nix::unistd::geteuid().is_root() {
-        return Err(Mistake::new("--pool needs root: it makes a TUN device").into());
+        return Err(UsageError::new("--pool needs root: it makes a TUN device").into());
     }
     let is_ours = inherited.is_none();
     let (tun, before) = match inherited {
@@ -137,7 +139,7 @@ fn check(range: Prefix, interfaces: &[Interface]) -> Result<()> {
                 bits: own.prefix_bits,
             };
             if network.overlaps(&range) {
-                return Err(Mistake::new(format!(
+                return Err(UsageError::new(format!(
                     "the pool {range} overlaps {network}, the network of {}: choose another range",
                     interface.name
                 ))

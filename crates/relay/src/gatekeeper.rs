@@ -20,7 +20,7 @@ use tokio::time::{Instant, sleep_until};
 use crate::access::{AccessAnswer, AccessList, Leaving, UserName};
 use crate::keeper::Keeper;
 use crate::waiting_room::WaitingRoom;
-use tabane_store::Mistake;
+use tabane_store::UsageError;
 
 /// Decides who is let in.
 pub(crate) struct Gatekeeper {
@@ -68,7 +68,7 @@ impl Gatekeeper {
         if let Door::Open(Some(name)) = &gatekeeper.door
             && gatekeeper.list.borrow().user(name).is_none()
         {
-            return Err(Mistake::new(format!(
+            return Err(UsageError::new(format!(
                 "there is no user {name}: `tabane relay user set {name} …` makes one"
             ))
             .into());

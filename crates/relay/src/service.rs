@@ -11,7 +11,7 @@ use tabane_base::{Destination, Duration};
 use tabane_core::{ServerConfig, SessionConfig};
 use tabane_linux::threads::aside;
 #[cfg(feature = "fleet")]
-use tabane_store::Mistake;
+use tabane_store::UsageError;
 use tabane_store::{JoinString, PoolRange, secret};
 use tabane_tunnel::{
     Access, HostMonitor, OWN_MARK, Parting, Relay, RelayConfig, RelayError, RelayLimits,
@@ -272,7 +272,7 @@ async fn keeper(
     }
     #[cfg(feature = "fleet")]
     if let Some(fleet) = state.fleet()? {
-        return Err(Mistake::new(format!(
+        return Err(UsageError::new(format!(
             "{} belongs to the fleet in {}: add `--fleet {1}`, or name another directory with \
              --state",
             state.root().display(),

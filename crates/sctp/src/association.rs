@@ -106,7 +106,7 @@ pub enum PathState {
 /// A path's figures, as far as the stack tells them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathStatus {
-    /// Which.
+    /// The path.
     pub path: PathId,
     /// Where it leads.
     pub way: PathTuple,

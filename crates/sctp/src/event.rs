@@ -10,7 +10,7 @@ pub enum Event {
     /// An association is set up, by either end. It also comes when the peer begins anew; then what
     /// was under way is lost.
     Up {
-        /// Which.
+        /// The association.
         association: AssociationId,
         /// It is the peer's second beginning.
         restarted: bool,
@@ -30,12 +30,12 @@ pub enum Event {
     },
     /// Ended, with everything delivered.
     Closed {
-        /// Which.
+        /// The association.
         association: AssociationId,
     },
     /// Could not be set up, was aborted, or nothing was heard any more.
     Lost {
-        /// Which.
+        /// The association.
         association: AssociationId,
         /// It never stood.
         never_up: bool,

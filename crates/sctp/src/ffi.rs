@@ -1,7 +1,7 @@
 //! usrsctp as its header declares it, and the few functions behind it that let packets in and
 //! addresses come and go.
 //!
-//! Owns layouts and names, nothing else. `tests/layout.rs` has a C compiler print the layouts from
+//! Owns layouts and names, nothing else. `ffi/tests.rs` has a C compiler print the layouts from
 //! the header that is installed and compares them.
 
 #![allow(
@@ -96,7 +96,7 @@ macro_rules! plain {
         unsafe impl Plain for $name {}
 
         impl $name {
-            /// What `tests/layout.rs` compares: the size, and where each field lies.
+            /// What `ffi/tests.rs` compares: the size, and where each field lies.
             #[cfg(test)]
             fn layout() -> String {
                 use std::mem::offset_of;

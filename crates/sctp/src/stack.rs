@@ -400,10 +400,4 @@ impl Stack {
             }
         }
     }
-
-    /// The port of an endpoint.
-    #[must_use]
-    pub fn port(&self, endpoint: EndpointId) -> Option<u16> {
-        Some(self.endpoints.get(&endpoint)?.port)
-    }
 }

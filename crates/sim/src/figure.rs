@@ -95,12 +95,6 @@ impl Curve {
             points,
         }
     }
-
-    /// Drawn otherwise.
-    #[must_use]
-    pub fn with_style(self, style: Style) -> Self {
-        Self { style, ..self }
-    }
 }
 
 #[cfg(test)]

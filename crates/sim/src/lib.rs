@@ -39,7 +39,7 @@ pub use host::{Admission, Host};
 pub use job::{Job, JobId, JobState, Pace, Transfer};
 pub use network::{Captured, LinkId, Network, PACKET_OVERHEAD, SERVER};
 pub use outcome::{Outcome, PathOutcome};
-pub use passage::{Mishaps, Passage, PassageLinks, TcpHost};
+pub use passage::{Impairments, Passage, PassageLinks, TcpHost};
 pub use picture::{DownloadFigure, DrawError, svg};
 pub use radio::{RadioComparison, RadioRun, RadioSurvey, bond_of_best, radio_likeness};
 pub use reno::{RenoReceiver, RenoSender};

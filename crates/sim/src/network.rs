@@ -472,16 +472,6 @@ impl Network {
         self.held_count += 1;
         self.held.insert((at, self.held_count), packet);
     }
-
-    /// The longest that a packet may still be under way once nothing more is sent.
-    #[must_use]
-    pub fn longest_hold(&self) -> Duration {
-        self.links
-            .iter()
-            .map(|link| link.tamper.reorder_by)
-            .max()
-            .unwrap_or_default()
-    }
 }
 
 fn server_tuple(client: SocketAddr) -> FourTuple {

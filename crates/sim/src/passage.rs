@@ -19,7 +19,7 @@ pub trait TcpHost {
 
 /// What befalls packets at the entrance of a link.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Mishaps {
+pub struct Impairments {
     /// Share of packets that go in twice.
     pub duplicated: f64,
     /// Share of packets that wait until the next one has gone in.
@@ -42,24 +42,24 @@ pub struct PassageLinks {
 #[derive(Debug)]
 struct Direction {
     link: Link<Vec<u8>>,
-    mishaps: Mishaps,
+    impairments: Impairments,
     waiting: Option<Vec<u8>>,
     rng: Rng,
 }
 
 impl Direction {
-    fn new(config: LinkConfig, mishaps: Mishaps, seed: Seed) -> Self {
+    fn new(config: LinkConfig, impairments: Impairments, seed: Seed) -> Self {
         Self {
             link: Link::new(config, seed, Instant::EPOCH),
-            mishaps,
+            impairments,
             waiting: None,
             rng: seed.rng("mishaps"),
         }
     }
 
     fn send(&mut self, now: Instant, packet: Vec<u8>) {
-        let twice = self.rng.chance(self.mishaps.duplicated);
-        if self.waiting.is_none() && self.rng.chance(self.mishaps.overtaken) {
+        let twice = self.rng.chance(self.impairments.duplicated);
+        if self.waiting.is_none() && self.rng.chance(self.impairments.overtaken) {
             self.waiting = Some(packet);
             return;
         }
@@ -92,10 +92,15 @@ pub struct Passage {
 }
 
 impl Passage {
-    /// A passage whose packets meet `mishaps` on all links.
+    /// A passage whose packets meet `impairments` on all links.
     #[must_use]
-    pub fn new(way: PassageLinks, mishaps: Mishaps, gateway: Option<Gateway>, seed: Seed) -> Self {
-        let direction = |config, label| Direction::new(config, mishaps, seed.split(label));
+    pub fn new(
+        way: PassageLinks,
+        impairments: Impairments,
+        gateway: Option<Gateway>,
+        seed: Seed,
+    ) -> Self {
+        let direction = |config, label| Direction::new(config, impairments, seed.split(label));
         Self {
             now: Instant::EPOCH,
             wired_down: direction(way.wired_down, "wired down"),

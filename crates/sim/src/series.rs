@@ -29,7 +29,7 @@ pub struct LinkSample {
 /// The world at one moment.
 #[derive(Clone, Debug)]
 pub struct Sample {
-    /// When.
+    /// When it was measured.
     pub at: Instant,
     /// Stream data that the reader has, so far.
     pub delivered: Bytes,

@@ -8,7 +8,6 @@
 
 pub mod atomic_file;
 mod join_string;
-mod mistake;
 mod networks;
 mod policy_files;
 mod pool_range;
@@ -18,10 +17,10 @@ mod scratch;
 pub mod secret;
 mod span;
 mod store;
+mod usage_error;
 pub mod wall_clock;
 
 pub use join_string::{DEFAULT_PORT, JoinString, JoinStringError, Token};
-pub use mistake::Mistake;
 pub use networks::{NETWORKS_FILE, Network, NetworkMemory};
 pub use policy_files::{
     POLICY_FILE, POLICY_FILE_NAME, USAGE_FILE, USAGE_FILE_NAME, parse_policy, read_policy,
@@ -36,3 +35,4 @@ pub use store::{
     OFFER_FILE, OfferEntry, PeerEntry, RelayEntry, RelayName, Settings, Store, TermsText,
     UpSettings, read_toml, xdg_directory,
 };
+pub use usage_error::UsageError;

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use tabane_store::Mistake;
+use tabane_store::UsageError;
 
 use crate::output;
 
@@ -69,7 +69,7 @@ pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
     let status = error
         .downcast_ref::<Failure>()
         .map(Failure::status)
-        .or_else(|| error.downcast_ref::<Mistake>().map(|_| USAGE));
+        .or_else(|| error.downcast_ref::<UsageError>().map(|_| USAGE));
     ExitCode::from(status.unwrap_or(FAILURE))
 }
 

@@ -25,7 +25,7 @@ pub use accept::{Acceptor, Visit, VisitError, fuzz_visit};
 pub use capsule::{encapsulate, fuzz_capsules};
 pub use certificate::{Certificate, CertificateError};
 pub use dial::{Dial, DialError};
-pub use frame::{FrameError, MAX_PACKET, Unframer, frame};
+pub use frame::{Deframer, FrameError, MAX_PACKET, frame};
 pub use head::{Answer, parse_answer};
 pub use proxy::{Proxy, ProxyError, ProxyParseError};
 

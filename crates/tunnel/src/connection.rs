@@ -22,7 +22,7 @@ use tokio::net::TcpStream;
 use tokio::time::{Sleep, sleep};
 
 use crate::engine::Visit;
-use crate::relay::{Direction, Meter};
+use crate::relay::user::{Direction, Meter};
 use crate::request::Status;
 use crate::stream::{Abandon, Stream, StreamEnd};
 

@@ -25,11 +25,11 @@ pub enum Happening {
     },
     /// A session ended.
     SessionEnded {
-        /// Which.
+        /// The session's number.
         session: u64,
         /// At a relay: whose.
         client: Option<PublicKey>,
-        /// Why.
+        /// The cause.
         reason: CloseReason,
     },
     /// At a client that knows several relays: another one is used from here on.
@@ -46,12 +46,12 @@ pub enum Happening {
     PeerDown {
         /// Its name.
         peer: String,
-        /// Why.
+        /// The cause, as people read it.
         why: String,
     },
     /// At a relay: somebody was not let in.
     Refused {
-        /// Who.
+        /// The client's key.
         client: PublicKey,
     },
     /// A link is to be used from here on.
@@ -63,7 +63,7 @@ pub enum Happening {
     LinkRemoved {
         /// Its name.
         link: String,
-        /// Why.
+        /// The cause, as people read it.
         why: String,
     },
     /// A link's path carries data (again).
@@ -75,7 +75,7 @@ pub enum Happening {
     LinkDown {
         /// Its name.
         link: String,
-        /// Why.
+        /// The cause.
         reason: PathDownReason,
     },
     /// The user wishes a link to be used in another way.
@@ -94,9 +94,9 @@ pub enum Happening {
 pub struct Entry {
     /// Counts from 1, without a gap.
     pub number: u64,
-    /// When.
+    /// When it happened.
     pub at: ClockInstant,
-    /// What.
+    /// What happened.
     pub happening: Happening,
 }
 

@@ -76,7 +76,7 @@ pub use request::{Measure, PortClaim, Request, RequestError, Status, Transport};
 pub use resolve::system_resolvers;
 pub use routes::{SiteDomain, SiteList, SiteRoute, fuzz_routes};
 pub use strangers::{fuzz_answers, fuzz_site_packet};
-pub use tabane_core::monitor::{LinkEstimate, MonitorSettings, PathEstimate};
+pub use tabane_core::monitor::{LinkEstimate, PathEstimate};
 pub use tabane_linux::interfaces::Families;
 pub use target::{HostName, NameError, Target};
 pub use trace::SessionTrace;

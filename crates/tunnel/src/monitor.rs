@@ -26,27 +26,15 @@ struct Shared {
 
 impl Default for Shared {
     fn default() -> Self {
-        Self::new(MonitorSettings::default())
-    }
-}
-
-impl Shared {
-    fn new(settings: MonitorSettings) -> Self {
         Self {
             clock: HostClock::new(),
-            table: Mutex::new(LinkTable::new(settings)),
+            table: Mutex::new(LinkTable::new(MonitorSettings::default())),
             next_clock: AtomicU64::new(0),
         }
     }
 }
 
 impl HostMonitor {
-    /// Knows nothing yet.
-    #[must_use]
-    pub fn new(settings: MonitorSettings) -> Self {
-        Self(Arc::new(Shared::new(settings)))
-    }
-
     /// What is believed of every link that was ever used, by name.
     #[must_use]
     pub fn links(&self) -> Vec<LinkEstimate> {

@@ -47,7 +47,7 @@ mod tests;
 mod turnstile;
 mod udp;
 mod udp_door;
-mod user;
+pub(crate) mod user;
 mod visitor;
 mod web_door;
 
@@ -97,7 +97,6 @@ pub use monitor::{GuestSnapshot, RelayMonitor, RelaySnapshot};
 pub use pool::PoolPlace;
 pub use rules::{DestinationRule, Destinations, RuleError};
 pub use sites::RouteSnapshot;
-pub(crate) use user::{Direction, Meter};
 pub use user::{User, UserLimits, UserUsage};
 pub use web_door::WebDoor;
 

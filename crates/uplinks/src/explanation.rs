@@ -178,7 +178,7 @@ fn look(
     policy: &LinkPolicy,
     state: Option<&State>,
 ) -> (Turn, LinkRow) {
-    let verdict = policy.judge(facts);
+    let terms = policy.terms_of(facts);
     let row = |turn, why: String| {
         let link = facts.name.to_owned();
         let row = LinkRow {
@@ -192,9 +192,9 @@ fn look(
     if let Some(rule) = rule.filter(|rule| !rule.treatment.allows(facts)) {
         return row(Turn::Never, format!("rule {:?} excludes it", rule.name));
     }
-    let Some(path) = verdict.path else {
-        let why = verdict.text();
-        return match verdict.decision.usage {
+    let Some(path) = terms.path else {
+        let why = terms.text();
+        return match terms.decision.usage {
             LinkUse::Never => row(Turn::Never, why),
             LinkUse::Normal | LinkUse::Backup => row(Turn::Never, format!("budget: {why}")),
         };
@@ -220,10 +220,10 @@ fn look(
     let share = share.filter(|share| *share >= WORTH_TELLING);
     match (trouble, share) {
         (Some(why), _) => row(Turn::Never, why),
-        (None, None) => row(turn(&path), verdict.text()),
+        (None, None) => row(turn(&path), terms.text()),
         (None, Some(share)) => {
             let share = format!("{:.0} %", share * 100.0);
-            let why = format!("{}; carries {share} of all at present", verdict.text());
+            let why = format!("{}; carries {share} of all at present", terms.text());
             let (turn, found) = row(turn(&path), why);
             (
                 turn,

@@ -20,7 +20,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 
 use crate::near_by;
-use tabane_store::{Mistake, NeighbourEntry, RelayName, Store, wall_clock::unix_seconds};
+use tabane_store::{NeighbourEntry, RelayName, Store, UsageError, wall_clock::unix_seconds};
 
 /// The word that policy files have for a neighbour's link.
 pub const KIND: &str = "neighbour";
@@ -69,7 +69,7 @@ pub fn find(wanted: &[RelayName], store: &Store) -> Result<Vec<Lender>> {
     for name in wanted {
         if known.iter().all(|(other, _)| other != name) {
             let text = format!("no neighbour is called '{name}'; `tabane share list` lists them");
-            return Err(Mistake::new(text).into());
+            return Err(UsageError::new(text).into());
         }
     }
     let is_wanted = |name: &RelayName| wanted.is_empty() || wanted.contains(name);

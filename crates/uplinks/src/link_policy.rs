@@ -85,12 +85,12 @@ impl LinkPolicy {
     }
 
     /// How an interface is to be used now.
-    pub fn verdict(&self, interface: &Interface) -> LinkTerms {
-        self.judge(&self.facts(interface))
+    pub fn terms(&self, interface: &Interface) -> LinkTerms {
+        self.terms_of(&self.facts(interface))
     }
 
     /// How a link is to be used now, whatever it is.
-    pub fn judge(&self, link: &LinkFacts<'_>) -> LinkTerms {
+    pub fn terms_of(&self, link: &LinkFacts<'_>) -> LinkTerms {
         let decision = self.policy.decide(link);
         let used = decision.budget.map(|budget| self.used(link.name, &budget));
         let is_used_up = decision

@@ -50,14 +50,14 @@ pub(crate) struct Known {
 }
 
 impl Known {
-    fn new(verdict: &LinkTerms, unused: Option<String>) -> Self {
+    fn new(terms: &LinkTerms, unused: Option<String>) -> Self {
         Self {
             unused,
-            metered: verdict.decision.metered,
-            budget: verdict.decision.budget.zip(verdict.used),
+            metered: terms.decision.metered,
+            budget: terms.decision.budget.zip(terms.used),
             policy: PolicyInForce {
-                text: verdict.decision.to_string(),
-                line: verdict.decision.line,
+                text: terms.decision.to_string(),
+                line: terms.decision.line,
             },
             is_lent: false,
             egress: None,
@@ -84,12 +84,12 @@ impl LinkRoll {
             let was_link = known.contains_key(&interface.name);
             let is_link = interface.usable().is_ok() || interface.behind.is_some();
             if is_link || unused.is_none() || was_link {
-                let verdict = policy.verdict(interface);
+                let terms = policy.terms(interface);
                 let egress = Some(interface.egress());
                 let link = Known {
                     egress,
                     portal: interface.advertised.portal.clone(),
-                    ..Known::new(&verdict, unused)
+                    ..Known::new(&terms, unused)
                 };
                 known.insert(interface.name.clone(), link);
             }
@@ -106,7 +106,7 @@ impl LinkRoll {
             let name = lender.name.to_string();
             // An interface of this name has precedence.
             if !lender.is_shadowed(&table.interfaces) {
-                let link = Known::new(&table.policy.judge(&lender.facts()), unused);
+                let link = Known::new(&table.policy.terms_of(&lender.facts()), unused);
                 let is_lent = true;
                 known.insert(name, Known { is_lent, ..link });
             }

@@ -17,7 +17,7 @@ use tabane_policy::{Carriers, Decision};
 use tabane_tunnel::{CarrierKind, CarrierWish, LinkBind, carrier::Proxy};
 
 use crate::link_policy::LinkPolicy;
-use tabane_store::Mistake;
+use tabane_store::UsageError;
 
 /// Links by name.
 pub type Links = BTreeMap<String, LinkBind>;
@@ -28,7 +28,7 @@ pub fn choose(interfaces: &[Interface], wanted: &[String], policy: &LinkPolicy) 
         if !interfaces.iter().any(|it| is_named(it, from_ref(name))) {
             let known: Vec<&str> = interfaces.iter().map(|i| i.name.as_str()).collect();
             let known = known.join(", ");
-            return Err(Mistake::new(format!(
+            return Err(UsageError::new(format!(
                 "there is no interface called '{name}'; there are: {known}"
             ))
             .into());
@@ -64,11 +64,11 @@ pub fn allowed(interfaces: &[Interface], wanted: &[String], policy: &LinkPolicy)
         .into_iter()
         .filter_map(|(name, bind)| {
             let interface = interfaces.iter().find(|interface| interface.name == name)?;
-            let verdict = policy.verdict(interface);
-            let path = verdict.path;
+            let terms = policy.terms(interface);
+            let path = terms.path;
             let is_named = is_named(interface, wanted);
             let path = path.or_else(|| is_named.then_some(insists))?;
-            let carrier = carrier_wish(&name, &verdict.decision);
+            let carrier = carrier_wish(&name, &terms.decision);
             Some((
                 name,
                 LinkBind {
@@ -159,7 +159,7 @@ pub fn why_unused(interface: &Interface, wanted: &[String], policy: &LinkPolicy)
     }
     match (is_named, wanted.is_empty()) {
         (true, _) => None,
-        (false, true) => policy.verdict(interface).why_unused(),
+        (false, true) => policy.terms(interface).why_unused(),
         (false, false) => Some(format!("only {} is to be used", wanted.join(", "))),
     }
 }

@@ -9,7 +9,7 @@ use toml_edit::{ArrayOfTables, Document, DocumentMut, Item, Table, Value};
 
 /// Which links an entry is for. One for links of a kind among them is another one.
 #[derive(Debug, Clone, Copy)]
-pub struct Whose<'a> {
+pub struct LinkSelector<'a> {
     /// One link's, or all links'.
     pub name: Option<&'a str>,
     /// A kind of links, or every kind.
@@ -69,14 +69,14 @@ fn entry(file: &str, table: &Table) -> LinkEntry {
 }
 
 /// Changes the entry, or puts a new one in front of all others, so that it decides.
-pub fn set(text: &str, whose: Whose<'_>, values: Values) -> Result<String> {
+pub fn set(text: &str, selector: LinkSelector<'_>, values: Values) -> Result<String> {
     let mut document: DocumentMut = text.parse()?;
     let entries = entries_of(&mut document)?;
-    match position(entries, whose).and_then(|place| entries.get_mut(place)) {
+    match position(entries, selector).and_then(|place| entries.get_mut(place)) {
         Some(entry) => fill(entry, values),
         None => {
             let mut entry = Table::new();
-            let given = [("name", whose.name), ("kind", whose.kind)];
+            let given = [("name", selector.name), ("kind", selector.kind)];
             if given.iter().all(|(_, value)| value.is_none()) {
                 bail!("which links? `*` is all");
             }
@@ -95,11 +95,11 @@ pub fn set(text: &str, whose: Whose<'_>, values: Values) -> Result<String> {
 }
 
 /// Takes the entry out.
-pub fn unset(text: &str, whose: Whose<'_>) -> Result<String> {
+pub fn unset(text: &str, selector: LinkSelector<'_>) -> Result<String> {
     let mut document: DocumentMut = text.parse()?;
     let entries = entries_of(&mut document)?;
-    let links = whose.name.unwrap_or("*");
-    let place = position(entries, whose)
+    let links = selector.name.unwrap_or("*");
+    let place = position(entries, selector)
         .with_context(|| format!("nothing is set for '{links}'; `tabane policy` shows what is"))?;
     entries.remove(place);
     sound(&document)
@@ -118,10 +118,11 @@ fn entries_of(document: &mut DocumentMut) -> Result<&mut ArrayOfTables> {
     links.context("write each link as [[link]] first")
 }
 
-fn position(entries: &ArrayOfTables, whose: Whose<'_>) -> Option<usize> {
+fn position(entries: &ArrayOfTables, selector: LinkSelector<'_>) -> Option<usize> {
     let says = |entry: &Table, key| entry.get(key).and_then(Item::as_str).map(str::to_owned);
     entries.iter().position(|entry| {
-        says(entry, "name").as_deref() == whose.name && says(entry, "kind").as_deref() == whose.kind
+        says(entry, "name").as_deref() == selector.name
+            && says(entry, "kind").as_deref() == selector.kind
     })
 }
 

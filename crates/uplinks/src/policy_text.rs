@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use tabane_control::{LinkEntry, LinkEntryChange, PolicyFile, PolicyRefusal};
 use tabane_policy::Policy;
 
-use crate::policy_edit::{self, Whose};
+use crate::policy_edit::{self, LinkSelector};
 use tabane_store::{POLICY_FILE, Store, write_policy};
 
 /// The policy file beside the other settings.
@@ -56,13 +56,13 @@ impl PolicyFile for PolicyTextFile {
     fn with_link(&self, text: &str, change: &LinkEntryChange) -> Result<String, PolicyRefusal> {
         check(text)?;
         let entry = &change.entry;
-        let whose = Whose {
+        let selector = LinkSelector {
             name: entry.name.as_deref(),
             kind: entry.kind.as_deref(),
         };
         let edited = match change.forget {
-            true => policy_edit::unset(text, whose),
-            false => policy_edit::set(text, whose, policy_edit::values(entry)),
+            true => policy_edit::unset(text, selector),
+            false => policy_edit::set(text, selector, policy_edit::values(entry)),
         };
         edited.map_err(|error| PolicyRefusal::Unsound(format!("{error:#}")))
     }

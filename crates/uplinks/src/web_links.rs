@@ -115,7 +115,7 @@ impl WebLinks {
         let current = table.links();
         let lent = self.lenders.iter().map(|(lender, _)| {
             let insists = self.insisted.contains(&lender.name);
-            let why = policy.judge(&lender.facts()).why_unused();
+            let why = policy.terms_of(&lender.facts()).why_unused();
             (lender, why.filter(|_| !insists))
         });
         self.uplinks.roll().renew_lent(&table, lent.collect());
@@ -141,8 +141,8 @@ impl WebLinks {
             (metric.unwrap_or(u32::MAX), name.clone())
         });
         for (name, bind) in current {
-            let verdict = table.interface(&name).map(|it| policy.verdict(it));
-            let allowance = verdict.as_ref().and_then(allowance);
+            let terms = table.interface(&name).map(|it| policy.terms(it));
+            let allowance = terms.as_ref().and_then(allowance);
             let facts = facts(&bind.policy, allowance);
             if self.known.contains_key(&name) {
                 self.links.set_facts(&name, facts);
@@ -162,10 +162,10 @@ impl WebLinks {
     fn apply_lender(&mut self, index: usize, table: &Table) {
         let (lender, way) = self.lenders[index].clone();
         let name = lender.name.as_str();
-        let verdict = table.policy.judge(&lender.facts());
-        let allowance = allowance(&verdict);
+        let terms = table.policy.terms_of(&lender.facts());
+        let allowance = allowance(&terms);
         let insists = self.insisted.contains(&lender.name);
-        let path = verdict.path;
+        let path = terms.path;
         let path = path.or_else(|| insists.then(PathPolicy::default));
         let is_borrowed = self.borrowed.contains(&lender.name);
         let path = path.filter(|_| !lender.is_shadowed(&table.interfaces));
@@ -208,8 +208,8 @@ impl Drop for WebLinks {
 }
 
 /// What a link may still carry.
-fn allowance(verdict: &LinkTerms) -> Option<Bytes> {
-    let (budget, used) = verdict.decision.budget.zip(verdict.used)?;
+fn allowance(terms: &LinkTerms) -> Option<Bytes> {
+    let (budget, used) = terms.decision.budget.zip(terms.used)?;
     Some(budget.amount - used)
 }
 

@@ -32,7 +32,7 @@ pub struct Record {
     pub target: String,
     /// The status that the program got.
     pub status: u16,
-    /// How.
+    /// How it was carried.
     pub carried: Carried,
     /// Whether it came by a tunnel that was ended here.
     pub intercepted: bool,

@@ -7,8 +7,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use super::said;
 use crate::router::{flags, host};
+use crate::tool::said;
 
 /// What a build for another C library or machine has: usrsctp is of the distribution, and there is
 /// none for them here.

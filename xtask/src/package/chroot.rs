@@ -9,7 +9,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use super::{clear, is_root, said};
+use super::clear;
+use crate::tool::{is_root, said};
 
 /// What a Debian system has and debootstrap's smallest does not, of what is used here.
 const INCLUDE: &str = "apparmor,curl,iproute2,systemd";

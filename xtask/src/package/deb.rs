@@ -11,7 +11,8 @@ use anyhow::{Context, Result, ensure};
 
 use super::build::{Build, can_start};
 use super::contents::{COMPLETIONS, MAINTAINER, open_directories, put};
-use super::{Release, clear, said, size};
+use super::{Release, clear, size};
+use crate::tool::said;
 
 /// Which package has a shared library that the program may need.
 const LIBRARIES: [(&str, &str); 4] = [

@@ -15,7 +15,7 @@ use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::package::said;
+use crate::tool::said;
 
 /// Where files are fetched from.
 pub(super) const SERVER: &str = "203.0.113.9";

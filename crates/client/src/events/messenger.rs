@@ -1,7 +1,7 @@
 //! The thread that runs commands and posts to web hooks.
 //!
 //! Owns their patience: what hangs is ended with all that it has started, and said, as is what
-//! fails. Errands that go the same way are run one after the other, so that nobody hears that a
+//! fails. Messages of one channel are run one after the other, so that nobody hears that a
 //! link is up before that it was down; others do not wait for them. What is too much is dropped
 //! and said.
 
@@ -23,14 +23,14 @@ use tokio::sync::{Mutex, Semaphore, mpsc};
 use tokio::task::LocalSet;
 use tokio::time::timeout;
 
-use super::turns::{Errand, PostTo, Way};
+use super::turns::{Channel, Message, PostTo};
 
 /// How long one command or post may take: enough to send a mail, too short to pile up.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long the end of the process waits for what is under way.
 const LAST_PATIENCE: Duration = Duration::from_secs(2);
-/// Errands that are under way or wait.
-const MAX_ERRANDS: usize = 64;
+/// Messages that are under way or wait.
+const MAX_MESSAGES: usize = 64;
 /// What is kept of a command's last words, and of a hook's answer.
 const MAX_WORDS_BYTES: u64 = 1_024;
 /// Words that are on their way when a command ends are there within this time.
@@ -38,13 +38,13 @@ const WORDS_PATIENCE: Duration = Duration::from_millis(20);
 
 #[derive(Debug)]
 pub(super) struct Messenger {
-    errands: Option<mpsc::Sender<Errand>>,
+    messages: Option<mpsc::Sender<Message>>,
     /// Closed when the thread has ended.
     ended: Receiver<()>,
 }
 
-/// By the way that errands go: whose turn it is.
-type Queues = BTreeMap<Way, Rc<Mutex<()>>>;
+/// By channel: whose turn it is.
+type Queues = BTreeMap<Channel, Rc<Mutex<()>>>;
 
 impl Messenger {
     pub(super) fn start() -> io::Result<Self> {
@@ -52,7 +52,7 @@ impl Messenger {
     }
 
     fn with(patience: Duration) -> io::Result<Self> {
-        let (errands, taken) = mpsc::channel(MAX_ERRANDS);
+        let (messages, taken) = mpsc::channel(MAX_MESSAGES);
         let (end, ended) = channel();
         let work = move || {
             // Not made before: it may be dropped only where no other runs.
@@ -66,18 +66,18 @@ impl Messenger {
         };
         threads::begin("tabane-events", work)?;
         Ok(Self {
-            errands: Some(errands),
+            messages: Some(messages),
             ended,
         })
     }
 
     /// Has it run; never waits.
-    pub(super) fn send(&self, errand: Errand) {
-        let line = errand.line;
+    pub(super) fn send(&self, message: Message) {
+        let line = message.line;
         let sent = self
-            .errands
+            .messages
             .as_ref()
-            .map(|errands| errands.try_send(errand));
+            .map(|messages| messages.try_send(message));
         if !matches!(sent, Some(Ok(()))) {
             tracing::warn!("policy.toml:{line}: on-event: too much at once; one is not told");
         }
@@ -86,52 +86,52 @@ impl Messenger {
 
 impl Drop for Messenger {
     fn drop(&mut self) {
-        drop(self.errands.take());
+        drop(self.messages.take());
         if self.ended.recv_timeout(LAST_PATIENCE) == Err(RecvTimeoutError::Timeout) {
             tracing::warn!("on-event: what is under way is ended with this process");
         }
     }
 }
 
-async fn work(mut errands: mpsc::Receiver<Errand>, patience: Duration, _end: Sender<()>) {
-    let places = Arc::new(Semaphore::new(MAX_ERRANDS));
+async fn work(mut messages: mpsc::Receiver<Message>, patience: Duration, _end: Sender<()>) {
+    let places = Arc::new(Semaphore::new(MAX_MESSAGES));
     let mut queues = Queues::new();
-    while let Some(errand) = errands.recv().await {
+    while let Some(message) = messages.recv().await {
         queues.retain(|_, queue| Rc::strong_count(queue) > 1);
         let place = places.clone().acquire_owned().await;
-        let queue = queues.entry(errand.way.clone()).or_default().clone();
+        let queue = queues.entry(message.channel.clone()).or_default().clone();
         tokio::task::spawn_local(async move {
             let turn = queue.lock().await;
-            if let Err(what) = run(&errand, patience).await {
-                let Errand { line, way, .. } = &errand;
-                tracing::warn!("policy.toml:{line}: on-event: {way} {what}");
+            if let Err(what) = run(&message, patience).await {
+                let Message { line, channel, .. } = &message;
+                tracing::warn!("policy.toml:{line}: on-event: {channel} {what}");
             }
             drop((turn, place));
         });
     }
-    let all = u32::try_from(MAX_ERRANDS).expect("a small number");
+    let all = u32::try_from(MAX_MESSAGES).expect("a small number");
     // The semaphore is never closed.
     let _ = places.acquire_many(all).await;
 }
 
 /// Runs it; what went wrong, in words.
-async fn run(errand: &Errand, patience: Duration) -> Result<(), String> {
-    match &errand.way {
-        Way::Run(command) => run_command(command, errand, patience).await,
-        Way::Post(to) => match timeout(patience, post(to, &errand.json)).await {
+async fn run(message: &Message, patience: Duration) -> Result<(), String> {
+    match &message.channel {
+        Channel::Run(command) => run_command(command, message, patience).await,
+        Channel::Post(to) => match timeout(patience, post(to, &message.json)).await {
             Ok(done) => done,
             Err(_) => Err(format!("has not answered for {} s", patience.as_secs())),
         },
     }
 }
 
-async fn run_command(line: &[String], errand: &Errand, patience: Duration) -> Result<(), String> {
+async fn run_command(line: &[String], message: &Message, patience: Duration) -> Result<(), String> {
     let [program, arguments @ ..] = line else {
         return Ok(());
     };
     let mut command = std::process::Command::new(program);
     command.args(arguments);
-    command.envs(errand.facts.iter().map(|(name, value)| (name, value)));
+    command.envs(message.facts.iter().map(|(name, value)| (name, value)));
     command.current_dir("/");
     command
         .stdin(Stdio::piped())
@@ -147,7 +147,7 @@ async fn run_command(line: &[String], errand: &Errand, patience: Duration) -> Re
         .id()
         .and_then(|id| i32::try_from(id).ok())
         .map(Pid::from_raw);
-    match timeout(patience, attend(&mut child, &errand.json)).await {
+    match timeout(patience, attend(&mut child, &message.json)).await {
         Ok(Ok((status, _))) if status.success() => Ok(()),
         Ok(Ok((status, words))) => Err(match words.lines().next() {
             Some(word) => format!("failed: {status}: {}", word.escape_debug()),
@@ -230,7 +230,7 @@ async fn post(to: &PostTo, json: &str) -> Result<(), String> {
     }
 }
 
-impl std::fmt::Display for Way {
+impl std::fmt::Display for Channel {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Run(command) => f.write_str(command.first().map_or("", String::as_str)),
@@ -248,24 +248,24 @@ mod tests {
 
     const FACTS: [(&str, &str); 2] = [("TABANE_EVENT", "link-down"), ("TABANE_LINK", "usb0")];
 
-    fn errand(way: Way) -> Errand {
-        Errand {
+    fn message(channel: Channel) -> Message {
+        Message {
             line: 7,
-            way,
+            channel,
             facts: FACTS.map(|(name, value)| (name, value.to_owned())).to_vec(),
             json: "{\"event\":\"link-down\"}".to_owned(),
         }
     }
 
-    fn shell(line: &str) -> Way {
-        Way::Run(["/bin/sh", "-c", line].map(str::to_owned).to_vec())
+    fn shell(line: &str) -> Channel {
+        Channel::Run(["/bin/sh", "-c", line].map(str::to_owned).to_vec())
     }
 
     /// Runs one; what is said of it.
-    fn outcome(way: Way, patience: Duration) -> Result<(), String> {
+    fn outcome(channel: Channel, patience: Duration) -> Result<(), String> {
         let runtime = tokio::runtime::Builder::new_current_thread();
         let runtime = runtime_with_all(runtime);
-        runtime.block_on(run(&errand(way), patience))
+        runtime.block_on(run(&message(channel), patience))
     }
 
     fn runtime_with_all(mut builder: tokio::runtime::Builder) -> tokio::runtime::Runtime {
@@ -286,7 +286,7 @@ mod tests {
         // One that talks without end is not listened to without end.
         let said = outcome(shell("yes >&2"), PATIENCE).unwrap_err();
         assert!(said.starts_with("failed: "), "{said}");
-        let absent = Way::Run(vec!["/nonexistent/command".to_owned()]);
+        let absent = Channel::Run(vec!["/nonexistent/command".to_owned()]);
         let said = outcome(absent, PATIENCE).unwrap_err();
         assert!(said.starts_with("cannot be run: No such file"), "{said}");
     }
@@ -313,22 +313,22 @@ mod tests {
     }
 
     #[test]
-    fn errands_of_one_way_keep_their_order_and_the_end_waits_for_them() {
-        let file = std::env::temp_dir().join(format!("tabane-errands-{}", std::process::id()));
+    fn messages_of_one_channel_keep_their_order_and_the_end_waits_for_them() {
+        let file = std::env::temp_dir().join(format!("tabane-messages-{}", std::process::id()));
         let _ = std::fs::remove_file(&file);
         let line = format!("cat >> {}; echo >> {0}", Path::new(&file).display());
         let messenger = Messenger::start().expect("a thread");
         for number in 0..5 {
             let json = number.to_string();
-            let way = shell(&line);
-            messenger.send(Errand {
+            let channel = shell(&line);
+            messenger.send(Message {
                 json,
-                ..errand(way)
+                ..message(channel)
             });
         }
         let began = Instant::now();
         // It waits for nobody else: that command never ends.
-        messenger.send(errand(shell("sleep 1000")));
+        messenger.send(message(shell("sleep 1000")));
         assert!(began.elapsed() < Duration::from_secs(1));
         drop(messenger);
         let written = std::fs::read_to_string(&file).expect("it was run");
@@ -365,7 +365,7 @@ mod tests {
             })
         });
         let to = || {
-            Way::Post(PostTo {
+            Channel::Post(PostTo {
                 address,
                 path: "/hook".to_owned(),
             })
@@ -386,7 +386,7 @@ mod tests {
     fn a_hook_that_hangs_is_left() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback");
         let address = listener.local_addr().expect("bound");
-        let to = Way::Post(PostTo {
+        let to = Channel::Post(PostTo {
             address,
             path: "/".to_owned(),
         });

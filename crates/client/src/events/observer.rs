@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use tabane_control::{Link, LinkBudget, LinkState, SessionState, State};
-use tabane_policy::Occasion;
+use tabane_policy::Trigger;
 
 /// For how long a link has to carry nothing: handovers of mobile links are over by then.
 const LINK_PATIENCE: Duration = Duration::from_secs(2);
@@ -21,10 +21,10 @@ const LOW: u64 = 80;
 /// Something that happened, with all that is known of it. Its JSON is what commands and web hooks
 /// get; what does not concern it is left out.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Occurrence {
+pub struct Alert {
     /// What kind of thing.
     #[serde(serialize_with = "by_name")]
-    pub event: Occasion,
+    pub event: Trigger,
     /// In words.
     pub text: String,
     /// When: milliseconds since 1970.
@@ -106,7 +106,7 @@ enum Turn {
 
 impl Observer {
     /// What has happened since the last look.
-    pub(super) fn observe(&mut self, now: Instant, state: &State) -> Vec<Occurrence> {
+    pub(super) fn observe(&mut self, now: Instant, state: &State) -> Vec<Alert> {
         let mut found = Vec::new();
         for link in &state.links {
             let seen = self.links.entry(link.name.clone()).or_default();
@@ -125,7 +125,7 @@ impl Observer {
         found
     }
 
-    fn observe_relay(&mut self, now: Instant, state: &State, found: &mut Vec<Occurrence>) {
+    fn observe_relay(&mut self, now: Instant, state: &State, found: &mut Vec<Alert>) {
         let mut sessions = state.sessions.iter();
         let is_here = sessions.any(|session| {
             let mut paths = session.paths.iter();
@@ -135,17 +135,17 @@ impl Observer {
         });
         let relay = state.instance.relay.as_deref().unwrap_or_default();
         let (event, text) = match self.relay.see(now, is_here, RELAY_PATIENCE) {
-            Some(Turn::Went) => (Occasion::RelayLost, "is not reached over any link"),
-            Some(Turn::Returned) => (Occasion::RelayBack, "is reached again"),
+            Some(Turn::Went) => (Trigger::RelayLost, "is not reached over any link"),
+            Some(Turn::Returned) => (Trigger::RelayBack, "is reached again"),
             // That all is as it should be at the start is no news.
             Some(Turn::Came) | None => return,
         };
-        found.push(occurrence(state, event, format!("relay {relay} {text}")));
+        found.push(alert(state, event, format!("relay {relay} {text}")));
     }
 }
 
 impl Seen {
-    fn observe(&mut self, now: Instant, state: &State, link: &Link, found: &mut Vec<Occurrence>) {
+    fn observe(&mut self, now: Instant, state: &State, link: &Link, found: &mut Vec<Alert>) {
         let name = &link.name;
         match is_left_alone(link) {
             true => self.standing = Standing::Unknown,
@@ -154,9 +154,9 @@ impl Seen {
                 match self.standing.see(now, is_here, LINK_PATIENCE) {
                     Some(Turn::Came | Turn::Returned) => {
                         let text = format!("link {name} carries data");
-                        let up = occurrence(state, Occasion::LinkUp, text);
+                        let up = alert(state, Trigger::LinkUp, text);
                         let carrier = link.carrier.clone();
-                        found.push(Occurrence { carrier, ..up }.of(name));
+                        found.push(Alert { carrier, ..up }.of(name));
                     }
                     Some(Turn::Went) => found.push(link_down(state, name, &why_down(link))),
                     None => {}
@@ -167,7 +167,7 @@ impl Seen {
         self.observe_budget(state, link, found);
     }
 
-    fn observe_carrier(&mut self, state: &State, link: &Link, found: &mut Vec<Occurrence>) {
+    fn observe_carrier(&mut self, state: &State, link: &Link, found: &mut Vec<Alert>) {
         let Some(carrier) = &link.carrier else { return };
         let before = self.carrier.replace(carrier.clone());
         let Some(before) = before.filter(|before| before != carrier) else {
@@ -177,8 +177,8 @@ impl Seen {
             "link {} is carried by {carrier}, no more by {before}",
             link.name
         );
-        let changed = occurrence(state, Occasion::CarrierChanged, text).of(&link.name);
-        found.push(Occurrence {
+        let changed = alert(state, Trigger::CarrierChanged, text).of(&link.name);
+        found.push(Alert {
             carrier: Some(carrier.clone()),
             carrier_before: Some(before),
             reason: link.carrier_reason.clone(),
@@ -186,7 +186,7 @@ impl Seen {
         });
     }
 
-    fn observe_budget(&mut self, state: &State, link: &Link, found: &mut Vec<Occurrence>) {
+    fn observe_budget(&mut self, state: &State, link: &Link, found: &mut Vec<Alert>) {
         let Some(budget) = &link.budget else {
             self.budget = None;
             return;
@@ -205,12 +205,12 @@ impl Seen {
             return;
         }
         let (event, how) = match level {
-            Level::Spent => (Occasion::BudgetSpent, "is spent"),
-            Level::Low | Level::Fine => (Occasion::BudgetLow, "is used by 80 %"),
+            Level::Spent => (Trigger::BudgetSpent, "is spent"),
+            Level::Low | Level::Fine => (Trigger::BudgetLow, "is used by 80 %"),
         };
         let text = format!("the budget of link {} {how}", link.name);
-        let turned = occurrence(state, event, text).of(&link.name);
-        found.push(Occurrence {
+        let turned = alert(state, event, text).of(&link.name);
+        found.push(Alert {
             budget_bytes: Some(budget.amount_bytes),
             used_bytes: Some(budget.used_bytes),
             renews: Some(budget.renews.clone()),
@@ -259,7 +259,7 @@ impl Level {
     }
 }
 
-impl Occurrence {
+impl Alert {
     fn of(self, link: &str) -> Self {
         Self {
             link: Some(link.to_owned()),
@@ -290,17 +290,17 @@ fn why_down(link: &Link) -> String {
     link.problem.clone().unwrap_or_else(|| known.to_owned())
 }
 
-fn link_down(state: &State, link: &str, why: &str) -> Occurrence {
+fn link_down(state: &State, link: &str, why: &str) -> Alert {
     let text = format!("link {link} carries nothing: {why}");
-    let down = occurrence(state, Occasion::LinkDown, text).of(link);
-    Occurrence {
+    let down = alert(state, Trigger::LinkDown, text).of(link);
+    Alert {
         reason: Some(why.to_owned()),
         ..down
     }
 }
 
-fn occurrence(state: &State, event: Occasion, text: String) -> Occurrence {
-    Occurrence {
+fn alert(state: &State, event: Trigger, text: String) -> Alert {
+    Alert {
         event,
         text,
         at_unix_ms: state.at_unix_ms,
@@ -316,7 +316,7 @@ fn occurrence(state: &State, event: Occasion, text: String) -> Occurrence {
     }
 }
 
-fn by_name<S: serde::Serializer>(event: &Occasion, to: S) -> Result<S::Ok, S::Error> {
+fn by_name<S: serde::Serializer>(event: &Trigger, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_str(event.name())
 }
 
@@ -359,7 +359,7 @@ pub(crate) mod tests {
             watched
         }
 
-        fn look(&mut self, seconds: f64) -> Vec<Occurrence> {
+        fn look(&mut self, seconds: f64) -> Vec<Alert> {
             let mut found = Vec::new();
             for _ in 0..(seconds * 2.0) as u32 {
                 self.now += Duration::from_millis(500);
@@ -370,7 +370,7 @@ pub(crate) mod tests {
 
         fn names(&mut self, seconds: f64) -> Vec<String> {
             let found = self.look(seconds).into_iter();
-            let name = |it: Occurrence| format!("{} {}", it.event, it.link.unwrap_or_default());
+            let name = |it: Alert| format!("{} {}", it.event, it.link.unwrap_or_default());
             found.map(|it| name(it).trim().to_owned()).collect()
         }
     }
@@ -390,7 +390,7 @@ pub(crate) mod tests {
         silent(&mut watched, LinkState::Silent);
         let down = watched.look(60.0);
         assert_eq!(down.len(), 1, "{down:?}");
-        assert_eq!(down[0].event, Occasion::LinkDown);
+        assert_eq!(down[0].event, Trigger::LinkDown);
         assert_eq!(
             down[0].reason.as_deref(),
             Some("nothing comes back over it")

@@ -7,9 +7,9 @@
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use tabane_policy::{Occasion, Post, Reaction};
+use tabane_policy::{Post, Reaction, Trigger};
 
-use super::observer::Occurrence;
+use super::observer::Alert;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -28,12 +28,12 @@ struct Entry {
     omitted: u64,
 }
 
-/// One thing to be told, in one way.
+/// One thing to be told, by one channel.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Errand {
+pub(super) struct Message {
     /// The entry's line in the policy file.
     pub(super) line: usize,
-    pub(super) way: Way,
+    pub(super) channel: Channel,
     /// What environment variables say of it.
     pub(super) facts: Vec<(&'static str, String)>,
     /// All of it, as JSON.
@@ -41,7 +41,7 @@ pub(super) struct Errand {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Way {
+pub(super) enum Channel {
     /// A program and its arguments.
     Run(Vec<String>),
     Post(PostTo),
@@ -75,7 +75,7 @@ impl Turns {
     }
 
     /// What is to be done about it.
-    pub(super) fn errands(&mut self, now: Instant, of: &Occurrence) -> Vec<Errand> {
+    pub(super) fn messages(&mut self, now: Instant, of: &Alert) -> Vec<Message> {
         let fits = |entry: &&mut Entry| entry.reaction.fits(of.event, of.link.as_deref());
         let entries = self.entries.iter_mut().filter(fits);
         entries.flat_map(|entry| entry.act(now, of)).collect()
@@ -96,7 +96,7 @@ impl Entry {
             .retain(|at| now.saturating_duration_since(*at) < MINUTE);
     }
 
-    fn act(&mut self, now: Instant, of: &Occurrence) -> Vec<Errand> {
+    fn act(&mut self, now: Instant, of: &Alert) -> Vec<Message> {
         self.forget(now);
         let line = self.reaction.line;
         if self.acted_at.len() >= usize::from(self.reaction.per_minute) {
@@ -114,17 +114,15 @@ impl Entry {
         let (facts, json) = told(of, omitted);
         let run = Some(&self.reaction.run).filter(|run| !run.is_empty());
         let post = self.reaction.post.as_ref();
-        let ways = run.map(|run| Way::Run(run.clone()));
-        let ways = ways
-            .into_iter()
-            .chain(post.map(|post| Way::Post(post.into())));
-        ways.map(|way| Errand {
+        let run = run.map(|run| Channel::Run(run.clone()));
+        let post = post.map(|post| Channel::Post(post.into()));
+        let message = |channel| Message {
             line,
-            way,
+            channel,
             facts: facts.clone(),
             json: json.clone(),
-        })
-        .collect()
+        };
+        run.into_iter().chain(post).map(message).collect()
     }
 }
 
@@ -138,8 +136,8 @@ impl From<&Post> for PostTo {
 }
 
 /// The same facts for the environment and as JSON.
-fn told(of: &Occurrence, omitted: u64) -> (Vec<(&'static str, String)>, String) {
-    let event: Occasion = of.event;
+fn told(of: &Alert, omitted: u64) -> (Vec<(&'static str, String)>, String) {
+    let event: Trigger = of.event;
     let number = |value: Option<u64>| value.map(|value| value.to_string());
     let facts = [
         ("TABANE_EVENT", Some(event.name().to_owned())),
@@ -178,7 +176,7 @@ mod tests {
         Policy::parse(text).expect("valid").reactions().into()
     }
 
-    fn link_up() -> Occurrence {
+    fn link_up() -> Alert {
         let found = Observer::default().observe(Instant::now(), &example());
         found.into_iter().next().expect("its links are up")
     }
@@ -190,15 +188,15 @@ mod tests {
         let mut turns = Turns::default();
         let now = Instant::now();
         turns.renew(now, &reactions(text));
-        let errands = turns.errands(now, &link_up());
-        assert_eq!(errands.len(), 2);
+        let messages = turns.messages(now, &link_up());
+        assert_eq!(messages.len(), 2);
         assert_eq!(
-            errands[0].way,
-            Way::Run(vec!["/bin/yes".to_owned(), "x".to_owned()])
+            messages[0].channel,
+            Channel::Run(vec!["/bin/yes".to_owned(), "x".to_owned()])
         );
-        assert!(matches!(&errands[1].way, Way::Post(to) if to.path == "/"));
-        assert!(errands.iter().all(|errand| errand.line == 4));
-        let fact = |name| errands[0].facts.iter().find(|(fact, _)| *fact == name);
+        assert!(matches!(&messages[1].channel, Channel::Post(to) if to.path == "/"));
+        assert!(messages.iter().all(|message| message.line == 4));
+        let fact = |name| messages[0].facts.iter().find(|(fact, _)| *fact == name);
         assert_eq!(fact("TABANE_EVENT").expect("there").1, "link-up");
         assert_eq!(fact("TABANE_LINK").expect("there").1, "wlan0");
         assert!(fact("TABANE_BUDGET_BYTES").is_none());
@@ -212,12 +210,12 @@ mod tests {
         let mut after = |seconds: u64, file: &Rc<[Reaction]>| {
             let now = start + Duration::from_secs(seconds);
             turns.renew(now, file);
-            let errands = turns.errands(now, &link_up());
-            let omitted = errands.first().map(|errand| {
-                let json: serde_json::Value = serde_json::from_str(&errand.json).expect("JSON");
+            let messages = turns.messages(now, &link_up());
+            let omitted = messages.first().map(|message| {
+                let json: serde_json::Value = serde_json::from_str(&message.json).expect("JSON");
                 json["omitted"].as_u64().expect("a number")
             });
-            (errands.len(), omitted)
+            (messages.len(), omitted)
         };
         let first = reactions(file);
         for second in 0..3 {

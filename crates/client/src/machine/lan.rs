@@ -1,6 +1,6 @@
 //! Hosts behind this machine: what they send through it, taken up by TPROXY and carried.
 //!
-//! Owns the sockets. Which packets come here is the filter's affair; where they go, the carrier's.
+//! Owns the sockets. Which packets come here is the filter's affair; where they go, `dispatcher`'s.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ use tabane_policy::{HardwareAddress, Protocol, Sender};
 
 use super::filter::{LAN, RELEASED};
 use crate::associations::{Answer, Beginning, Deliver, Stranger};
-use crate::carrier::{ACCEPT_PAUSE, Carrier};
+use crate::dispatcher::{ACCEPT_PAUSE, Dispatcher};
 use tabane_tunnel::OWN_MARK;
 
 const MAX_DATAGRAM: usize = 65_535;
@@ -63,16 +63,16 @@ impl Lan {
     }
 
     /// Takes connections for ever.
-    pub(super) fn serve_tcp(&self, carrier: Carrier) -> impl Future<Output = ()> + use<> {
+    pub(super) fn serve_tcp(&self, dispatcher: Dispatcher) -> impl Future<Output = ()> + use<> {
         let (sockets, neighbours) = (self.sockets.clone(), self.neighbours.clone());
         async move {
             loop {
                 match sockets.accept().await {
                     Ok((caller, dest)) => {
                         let sender = sender(neighbours.as_deref(), caller.from);
-                        let mut route = carrier.route_from(sender, dest, Protocol::Tcp);
+                        let mut route = dispatcher.route_from(sender, dest, Protocol::Tcp);
                         route.source = Some(caller.from);
-                        carrier.carry(caller, route);
+                        dispatcher.carry(caller, route);
                     }
                     Err(error) => {
                         tracing::warn!(%error, "cannot accept a connection of the LAN");
@@ -84,10 +84,10 @@ impl Lan {
     }
 
     /// Takes datagrams for ever.
-    pub(super) fn serve_udp(&self, carrier: Carrier) -> impl Future<Output = ()> + use<> {
+    pub(super) fn serve_udp(&self, dispatcher: Dispatcher) -> impl Future<Output = ()> + use<> {
         let (sockets, neighbours) = (self.sockets.clone(), self.neighbours.clone());
         async move {
-            let associations = carrier.associations::<_, SocketAddr>();
+            let associations = dispatcher.associations::<_, SocketAddr>();
             let errors = RawIp::open(Some(OWN_MARK)).ok().map(Rc::new);
             let mut buffer = vec![0; MAX_DATAGRAM];
             loop {
@@ -100,18 +100,18 @@ impl Lan {
                     }
                 };
                 let payload = &buffer[..length];
-                let question = carrier.site_question(dest, payload);
+                let question = dispatcher.site_question(dest, payload);
                 associations.send(&(from, dest, question), payload, || {
                     let deliver = deliver(&sockets, errors.clone(), from, dest);
                     let sender = sender(neighbours.as_deref(), from);
-                    let mut route = carrier.route_from(sender, dest, Protocol::Udp);
+                    let mut route = dispatcher.route_from(sender, dest, Protocol::Udp);
                     route.source = Some(from);
                     Beginning {
                         route: match question {
                             Some(question) => route.led_to(question.resolver),
                             None => route,
                         },
-                        deliver: carrier.listen(dest, question, payload, deliver),
+                        deliver: dispatcher.listen(dest, question, payload, deliver),
                         socket: Some((from, stranger(sockets.clone(), from))),
                     }
                 });

@@ -260,12 +260,6 @@ impl UdpRequest {
     pub async fn accept(self) -> io::Result<UdpAssociation> {
         UdpAssociation::open(self.client).await
     }
-
-    /// Tells the program why not, and closes.
-    pub async fn refuse(mut self, why: Refusal) {
-        let reply = socks5::emit_reply(why.socks5_code(), ANY);
-        answer_and_close(&mut self.client, &reply).await;
-    }
 }
 
 fn http_answer(status: &str, text: &str) -> String {

@@ -1,12 +1,12 @@
 //! Who begins a session with a relay that knows nobody, and who keeps whom from it.
 
-use tabane_base::Instant;
+use tabane_base::{Duration, Instant};
 use tabane_core::{
-    Endpoint, FourTuple, Identity, PublicKey, RetryPolicy, ServerConfig, SessionConfig,
-    SessionHandle, TransmitBatch, forge_first_packet,
+    Endpoint, FourTuple, Identity, Inquiry, InquiryAnswer, PublicKey, RetryPolicy, ServerConfig,
+    SessionConfig, SessionHandle, TransmitBatch, forge_first_packet,
 };
 
-use super::pair::{SERVER, client_address, client_tuple};
+use super::pair::{Pair, SERVER, client_address, client_tuple};
 
 /// A relay that knows nobody, and clients with an address each that have not heard of it.
 struct Door {
@@ -175,4 +175,100 @@ fn whoever_forges_beginnings_must_soon_prove_an_address() {
     }
     assert_eq!((forged, asked), (MOST, 1_000 - MOST));
     assert!(door.begin(1), "who proves itself is let in");
+}
+
+/// What shares a datagram with a session's packet must not keep that session from being drained.
+#[test]
+fn what_follows_a_packet_of_another_handshake_is_dropped_and_the_first_one_counts() {
+    let mut pair = Pair::new(None, None);
+    pair.drain();
+    let (at, _, tuple, first) = pair.wire.remove(0);
+    assert!(first[0] & 0x80 != 0, "a long header");
+    let mut other = first.clone();
+    other[5] ^= 1;
+    let mut both = [first, other].concat();
+    let handle = pair.server.handle_datagram(at, tuple, &mut both);
+    assert!(handle.is_some_and(|handle| pair.server.session(handle).is_some()));
+    assert_eq!(handle, pair.server.poll_incoming());
+    assert_eq!(pair.server.handles().len(), 1);
+    assert_eq!(pair.server.counters().accepted, 1);
+}
+
+#[test]
+fn only_who_lets_strangers_in_tells_whoever_asks_its_key() {
+    let identity = Identity::from_seed([1; 32]);
+    let key = identity.public_key();
+    let now = Instant::from_millis(1_000);
+    for (is_open, expected) in [
+        (true, InquiryAnswer::Open(key)),
+        (false, InquiryAnswer::Closed),
+    ] {
+        let config = ServerConfig {
+            is_open,
+            ..ServerConfig::default()
+        };
+        let session = SessionConfig::default();
+        let server = Endpoint::server(identity.clone(), session, config, [2; 32]);
+        let mut server = server.expect("valid");
+        let tuple = FourTuple {
+            socket: SERVER,
+            local_ip: None,
+            remote: client_address(0),
+        };
+        let inquiry = Inquiry::new(77);
+        let mut question = inquiry.datagram();
+        // A shorter one could be made to flood somebody else.
+        let mut short = question[..question.len() - 1].to_vec();
+        server.handle_datagram(now, tuple, &mut short);
+        let mut batch = TransmitBatch::new(100_000);
+        assert!(!server.poll_transmit(now, &mut batch));
+        server.handle_datagram(now, tuple, &mut question);
+        assert!(server.poll_transmit(now, &mut batch));
+        let answer = batch.iter().next().expect("an answer");
+        assert_eq!(answer.tuple, tuple);
+        assert_eq!(inquiry.read_answer(answer.contents), Some(expected));
+        assert!(server.handles().is_empty(), "nothing is kept");
+    }
+}
+
+#[test]
+fn strangers_are_kept_up_to_a_limit_and_leave_room_when_they_give_up() {
+    const LIMIT: usize = 3;
+    let identity = Identity::from_seed([1; 32]);
+    let key = identity.public_key();
+    let config = SessionConfig::default();
+    let limits = ServerConfig {
+        max_handshakes: LIMIT,
+        ..ServerConfig::default()
+    };
+    let mut server = Endpoint::server(identity, config.clone(), limits, [2; 32]).expect("valid");
+    let me = Identity::from_seed([3; 32]);
+    let mut client = Endpoint::client(me, config.clone(), [4; 32]).expect("valid");
+    let mut now = Instant::from_millis(1_000);
+    let mut begin = |now, server: &mut Endpoint, n: u32| {
+        let handle = client.connect(now, key, None, vec![client_tuple(n)]);
+        let session = client.session_mut(handle.expect("a link")).expect("open");
+        let mut batch = TransmitBatch::new(100_000);
+        while session.poll_transmit(now, &mut batch) {}
+        let tuple = FourTuple {
+            socket: SERVER,
+            local_ip: None,
+            remote: client_address(n),
+        };
+        let first = batch.iter().next().expect("a first flight");
+        let mut first = first.contents[..first.segment_size].to_vec();
+        server.handle_datagram(now, tuple, &mut first).is_some()
+    };
+    for n in 0..20 {
+        assert_eq!(begin(now, &mut server, n), (n as usize) < LIMIT, "{n}");
+    }
+    assert_eq!(server.handles().len(), LIMIT);
+
+    now += config.handshake_timeout + Duration::from_millis(1);
+    for handle in server.handles() {
+        let session = server.session_mut(handle).expect("not reaped");
+        session.handle_timeout(now);
+        assert!(server.reap(now, handle));
+    }
+    assert!(begin(now, &mut server, 30), "there is room again");
 }

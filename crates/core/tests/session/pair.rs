@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 
 use tabane_base::{Duration, Instant};
 use tabane_core::{
-    CloseReason, Endpoint, Event, FourTuple, Identity, PublicKey, ServerConfig, SessionConfig,
-    SessionHandle, SocketId, TransmitBatch,
+    CloseReason, Endpoint, Event, FourTuple, Identity, PathId, PublicKey, ServerConfig,
+    SessionConfig, SessionHandle, SocketId, StreamId, TransmitBatch,
 };
 
 pub(super) const SERVER: SocketId = SocketId(100);
@@ -69,6 +69,31 @@ impl Pair {
             admit: true,
             delays: [DELAY; 9],
         }
+    }
+
+    /// With a session, and whatever its ends say at the beginning said.
+    pub(super) fn connected() -> Self {
+        let mut pair = Self::new(None, None);
+        pair.run(Duration::from_millis(200));
+        pair
+    }
+
+    /// The client's, from its socket `n`.
+    pub(super) fn open_path(&mut self, n: u32) -> PathId {
+        let now = self.now;
+        let path = self.session().open_path(now, client_tuple(n));
+        path.expect("connected")
+    }
+
+    pub(super) fn open_stream(&mut self) -> StreamId {
+        let now = self.now;
+        self.session().open_stream(now).expect("connected")
+    }
+
+    /// Has the client write; how many bytes there was room for.
+    pub(super) fn write(&mut self, id: StreamId, bytes: &[u8]) -> usize {
+        let now = self.now;
+        self.session().write(now, id, bytes).expect("open")
     }
 
     pub(super) fn session(&mut self) -> &mut tabane_core::Session {

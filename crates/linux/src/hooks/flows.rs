@@ -63,7 +63,7 @@ pub enum Protocol {
 pub struct Original {
     /// The address it connected or sent to.
     pub dest: SocketAddr,
-    /// How.
+    /// TCP or UDP.
     pub protocol: Protocol,
     /// The destination is port 53 of a loopback address: a resolver of this host, which only
     /// answers here. The question should be put to a resolver beyond the relay.

@@ -1,4 +1,4 @@
-//! UDP sockets against the real kernel, on loopback. Interfaces are tested in `tests/udp_veth.rs`.
+//! UDP sockets against the real kernel, on loopback. Interfaces are tested in `tests/veth.rs`.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsRawFd;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tabane_base::Bytes;
 use tabane_control::Fleet;
 use tabane_fleet::Allotment;
-use tabane_store::Mistake;
+use tabane_store::UsageError;
 use tokio::sync::oneshot;
 
 use crate::access::{AccessAnswer, AccessList, UserName};
@@ -28,15 +28,15 @@ pub struct FleetOrder {
 ///
 /// # Errors
 /// Which of them is none.
-pub fn check_fleet_words(name: &str, region: &str) -> Result<(), Mistake> {
+pub fn check_fleet_words(name: &str, region: &str) -> Result<(), UsageError> {
     if !tabane_fleet::is_name(name) {
-        return Err(Mistake::new(format!(
+        return Err(UsageError::new(format!(
             "'{name}' is no name for a relay: letters, digits and -_. (--name gives another)"
         )));
     }
     match region.len() <= 32 && region.chars().all(|c| c.is_ascii_graphic()) {
         true => Ok(()),
-        false => Err(Mistake::new(format!(
+        false => Err(UsageError::new(format!(
             "'{region}' is no region: a word of at most 32 letters"
         ))),
     }

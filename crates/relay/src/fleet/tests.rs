@@ -4,20 +4,23 @@
 
 mod away;
 mod etcd_in_trouble;
+mod half_written;
 mod lists;
+mod volumes;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use tabane_base::{Bytes, Rng, Seed};
 use tabane_core::{CloseReason, PublicKey};
+use tabane_fleet::Allotment;
 use tabane_store::{Scratch, Token, secret};
 
 use super::exchange::{FleetOrder, Order, Stage, Wish};
 use super::keeper::FleetKeeper;
 use super::records::{ALIVE, Alive};
 use super::{FleetBook, FleetOwner};
-use crate::access::{AccessAnswer, TokenEntry, TokenUses, UserEntry, UserName};
+use crate::access::{AccessAnswer, AccessList, TokenEntry, TokenUses, UserEntry, UserName};
 use crate::etcd::server::{Server, wait_for};
 use crate::etcd::{Change, Etcd, FleetAddress};
 use crate::state::RelayState;
@@ -106,20 +109,42 @@ impl World {
         ]
     }
 
+    fn set_revoked(&self, client: PublicKey, is_revoked: bool) {
+        let set = |list: &mut AccessList| list.set_revoked(client, is_revoked);
+        self.book.update(set).unwrap().unwrap();
+    }
+
+    fn remove_user(&self, name: &UserName) {
+        let remove = |list: &mut AccessList| list.remove_user(name);
+        self.book.update(remove).unwrap().unwrap();
+    }
+
     fn add_user(&self, user: &UserEntry) {
-        self.book
-            .update(|list| list.add_user(user.clone()))
-            .unwrap()
-            .unwrap();
+        let add = |list: &mut AccessList| list.add_user(user.clone());
+        self.book.update(add).unwrap().unwrap();
     }
 
     fn add_tokens(&self, tokens: &[TokenEntry]) {
-        let add = |list: &mut crate::access::AccessList| {
-            tokens
-                .iter()
-                .for_each(|it| list.add_token(it.clone()).unwrap());
+        let add = |list: &mut AccessList| {
+            let mut tokens = tokens.iter();
+            tokens.try_for_each(|it| list.add_token(it.clone()))
         };
-        self.book.update(add).unwrap();
+        self.book.update(add).unwrap().unwrap();
+    }
+
+    /// A token that lets in any number of this user's clients, or of nobody's.
+    fn token(&self, user: Option<UserName>) -> TokenEntry {
+        let token = token(TokenUses::Many, user);
+        self.add_tokens(std::slice::from_ref(&token));
+        token
+    }
+
+    /// Ann, who may use so much, and a token of hers.
+    fn ann(&self, volume: &str) -> (UserEntry, TokenEntry) {
+        let user = ann(Some(volume));
+        self.add_user(&user);
+        let token = self.token(Some(user.name.clone()));
+        (user, token)
     }
 }
 
@@ -150,6 +175,10 @@ impl Member {
         self.keeper.as_ref().unwrap()
     }
 
+    fn knows(&self, client: PublicKey) -> Option<AccessAnswer> {
+        self.keeper().list().recognise(client, None, 0)
+    }
+
     /// Ends as if it had been killed.
     fn kill(&mut self) {
         self.keeper.take().unwrap().die();
@@ -172,6 +201,28 @@ fn token(uses: TokenUses, user: Option<UserName>) -> TokenEntry {
         expires_at: None,
         user,
     }
+}
+
+/// What the user was lent at a relay, and how much of it is used.
+fn holding(keeper: &FleetKeeper, user: &UserEntry) -> Allotment {
+    let news = keeper.news();
+    let holding = news.borrow().holdings.get(&user.name).cloned();
+    holding.unwrap_or_default()
+}
+
+/// Tells of so many bytes that the user has had pass in all, in one session.
+fn tell_used(keeper: &FleetKeeper, user: &UserEntry, bytes: u64) {
+    tell_used_in(keeper, user, bytes, 1);
+}
+
+/// The same, in so many sessions.
+fn tell_used_in(keeper: &FleetKeeper, user: &UserEntry, bytes: u64, sessions: usize) {
+    keeper.order(Order::Used(vec![Wish {
+        user: user.name.clone(),
+        period: holding(keeper, user).period,
+        used: Bytes::new(bytes),
+        sessions,
+    }]));
 }
 
 fn key() -> PublicKey {
@@ -217,111 +268,6 @@ fn of_three_relays_that_are_shown_one_token_at_once_one_admits() {
 }
 
 #[test]
-fn a_volume_is_never_overdrawn_by_relays_that_are_killed_and_cut_off() {
-    const VOLUME: u64 = 10_000_000_000;
-    block_on(async {
-        let Some(mut world) = World::make(1).await else {
-            return;
-        };
-        let user = ann(Some("10GB/month"));
-        world.add_user(&user);
-        let admits = token(TokenUses::Many, Some(user.name.clone()));
-        world.add_tokens(std::slice::from_ref(&admits));
-        let mut relays = world.three().await;
-        let mut rng = Seed(u64::from_le_bytes(secret::random())).rng("quota");
-        // What passed in all, and what each relay's life has counted.
-        let (mut passed, mut kills) = (0, 0);
-        let mut counted = [0_u64; 3];
-        for relay in &relays {
-            let answer = relay.enrol(key(), &admits.token).await.unwrap();
-            assert_eq!(answer, AccessAnswer::Enrolled(Some(user.name.clone())));
-        }
-        for turn in 0..600 {
-            let at = rng.below(3) as usize;
-            match turn {
-                // Etcd goes in the middle of it, and comes back.
-                200 => world.server.kill_all(),
-                230 => {
-                    world.server.run_all();
-                    wait_for(&Etcd::new(world.at.clone())).await;
-                    for relay in &relays {
-                        let news = relay.keeper().news();
-                        until("etcd is back", || news.borrow().away.is_none()).await;
-                    }
-                }
-                300 | 350 | 400 => {
-                    relays[at].kill();
-                    relays[at].start(&world.at).await.unwrap();
-                    kills += 1;
-                    let news = relays[at].keeper().news();
-                    let holding = news.borrow().holdings.get(&user.name).cloned();
-                    counted[at] = holding.unwrap().used;
-                }
-                _ => passed += use_some(&relays[at], &user, &mut counted[at], &mut rng).await,
-            }
-            assert!(passed <= VOLUME, "{passed} bytes");
-        }
-        // Then everything that is left, by all of them in turn.
-        let mut idle = 0;
-        while idle < 60 {
-            let at = idle % 3;
-            let used = use_some(&relays[at], &user, &mut counted[at], &mut rng).await;
-            idle = if used > 0 { 0 } else { idle + 1 };
-            passed += used;
-        }
-        assert!(passed <= VOLUME, "{passed} bytes");
-        let lost = VOLUME - passed;
-        eprintln!("{passed} bytes passed; {kills} kills took {lost}");
-        // What one holds at a time is what was lent and the next one, each as large as it gets
-        // where it is used that fast.
-        let (volume, ever) = (Bytes::new(VOLUME), Bytes::MAX);
-        let part = tabane_fleet::allotment_at(volume, ever, Duration::ZERO).get();
-        assert!(lost <= kills * 2 * part, "{lost} of {part} at a time");
-        for relay in &mut relays {
-            relay.keeper.take().unwrap().close();
-        }
-        let usage = world.book.usage().unwrap();
-        assert!(
-            usage
-                .of(&user, tabane_store::wall_clock::unix_seconds())
-                .get()
-                >= passed
-        );
-    });
-}
-
-/// Has a part of what a relay holds pass there, and tells so; how much.
-async fn use_some(relay: &Member, user: &UserEntry, counted: &mut u64, rng: &mut Rng) -> u64 {
-    let holding = relay
-        .keeper()
-        .news()
-        .borrow()
-        .holdings
-        .get(&user.name)
-        .cloned();
-    let holding = holding.unwrap();
-    let left = holding.lent.saturating_sub(*counted);
-    let bytes = (rng.below(60_000_000)).min(left);
-    *counted += bytes;
-    let wish = Wish {
-        user: user.name.clone(),
-        period: holding.period.clone(),
-        used: Bytes::new(*counted),
-        sessions: 1,
-    };
-    relay.keeper().order(Order::Used(vec![wish]));
-    // More may come of it, or not: etcd may be away, or everything be lent.
-    let mut news = relay.keeper().news();
-    let more = news.wait_for(|it| {
-        it.holdings
-            .get(&user.name)
-            .is_some_and(|it| it.lent > holding.lent)
-    });
-    let _ = tokio::time::timeout(Duration::from_millis(15), more).await;
-    bytes
-}
-
-#[test]
 fn what_is_revoked_anywhere_is_revoked_everywhere_within_a_second() {
     block_on(async {
         let Some(world) = World::make(3).await else {
@@ -329,23 +275,17 @@ fn what_is_revoked_anywhere_is_revoked_everywhere_within_a_second() {
         };
         let relays = world.three().await;
         world.add_user(&ann(None));
-        let admits = token(TokenUses::Many, Some("ann".parse().unwrap()));
-        world.add_tokens(std::slice::from_ref(&admits));
+        let admits = world.token(Some("ann".parse().unwrap()));
         let clients: Vec<PublicKey> = (0..20).map(|_| key()).collect();
         for client in &clients {
             relays[0].enrol(*client, &admits.token).await.unwrap();
         }
         let is_revoked = |relay: &Member, client: PublicKey| {
-            let verdict = relay.keeper().list().recognise(client, None, 0);
-            verdict == Some(AccessAnswer::RefusedRevoked)
+            relay.knows(client) == Some(AccessAnswer::RefusedRevoked)
         };
         let mut slowest = Duration::ZERO;
         for client in &clients {
-            world
-                .book
-                .update(|list| list.set_revoked(*client, true))
-                .unwrap()
-                .unwrap();
+            world.set_revoked(*client, true);
             for relay in &relays {
                 slowest = slowest.max(until("revoked", || is_revoked(relay, *client)).await);
             }
@@ -353,16 +293,8 @@ fn what_is_revoked_anywhere_is_revoked_everywhere_within_a_second() {
         eprintln!("revoked everywhere after at most {slowest:?}");
         assert!(slowest < Duration::from_secs(1), "{slowest:?}");
         // A user goes while its device is known everywhere.
-        world
-            .book
-            .update(|list| list.set_revoked(clients[0], false))
-            .unwrap()
-            .unwrap();
-        world
-            .book
-            .update(|list| list.remove_user(&"ann".parse().unwrap()))
-            .unwrap()
-            .unwrap();
+        world.set_revoked(clients[0], false);
+        world.remove_user(&"ann".parse().unwrap());
         for relay in &relays {
             until("removed", || {
                 relay.keeper().list().users().is_empty() && is_revoked(relay, clients[0])
@@ -385,8 +317,7 @@ fn without_etcd_known_clients_are_served_over_a_restart_and_new_ones_are_told_to
             return;
         };
         let mut oslo = world.relay("oslo").await;
-        let admits = token(TokenUses::Many, None);
-        world.add_tokens(std::slice::from_ref(&admits));
+        let admits = world.token(None);
         let client = key();
         oslo.enrol(client, &admits.token).await.unwrap();
         let copy = oslo.state.join("fleet.copy");
@@ -396,10 +327,7 @@ fn without_etcd_known_clients_are_served_over_a_restart_and_new_ones_are_told_to
         world.server.kill_all();
         let news = oslo.keeper().news();
         until("it is seen", || news.borrow().away.is_some()).await;
-        let is_known = |member: &Member| {
-            let verdict = member.keeper().list().recognise(client, None, 0);
-            verdict == Some(AccessAnswer::Known(None))
-        };
+        let is_known = |member: &Member| member.knows(client) == Some(AccessAnswer::Known(None));
         assert!(is_known(&oslo));
         let begin = Instant::now();
         let refused = oslo.enrol(key(), &admits.token).await;
@@ -457,84 +385,6 @@ fn two_fleets_in_one_etcd_know_nothing_of_each_other() {
     });
 }
 
-/// Of every kind there is: each value as it stands, cut in half.
-#[test]
-fn whatever_is_half_written_all_goes_on_by_what_was_there_before() {
-    block_on(async {
-        let Some(world) = World::make(1).await else {
-            return;
-        };
-        let user = ann(Some("1GB/month"));
-        world.add_user(&user);
-        let admits = token(TokenUses::Many, Some(user.name.clone()));
-        world.add_tokens(std::slice::from_ref(&admits));
-        let oslo = world.relay("oslo").await;
-        let client = key();
-        oslo.enrol(client, &admits.token).await.unwrap();
-        let etcd = Etcd::new(world.at.clone());
-        let snapshot = etcd.list("fleet/").await.unwrap();
-        let kinds = [
-            "fleet", "list", "user/", "token/", "client/", "volume/", "held/", "alive/",
-        ];
-        let mut damaged = Vec::new();
-        for kind in kinds {
-            let place = format!("fleet/{kind}");
-            let of_kind = snapshot
-                .entries
-                .iter()
-                .filter(|it| it.key.starts_with(&place));
-            let before = damaged.len();
-            damaged.extend(of_kind.map(|it| Change::Put {
-                key: it.key.clone(),
-                value: it.value[..it.value.len() / 2].to_vec(),
-                lease: it.lease,
-            }));
-            assert!(damaged.len() > before, "there is no {kind}");
-        }
-        etcd.change(&[], &damaged).await.unwrap();
-        let last = UserEntry::new("bob".parse().unwrap(), 0);
-        let value = serde_json::to_vec(&last).unwrap();
-        let marker = Change::put("fleet/user/bob".to_owned(), value);
-        etcd.change(&[], &[marker]).await.unwrap();
-        until("bob", || oslo.keeper().list().users().len() == 2).await;
-
-        let verdict = oslo.keeper().list().recognise(client, None, 0);
-        assert_eq!(verdict, Some(AccessAnswer::Known(Some(user.name.clone()))));
-        let answer = oslo.enrol(key(), &admits.token).await;
-        assert_eq!(answer, Ok(AccessAnswer::Enrolled(Some(user.name.clone()))));
-        let holding = || oslo.keeper().news().borrow().holdings[&user.name].clone();
-        let lent = holding().lent;
-        oslo.keeper().order(Order::Used(vec![Wish {
-            user: user.name.clone(),
-            period: holding().period,
-            used: Bytes::new(lent),
-            sessions: 1,
-        }]));
-        until("more is lent", || holding().lent > lent).await;
-        let news = oslo.keeper().news().borrow().clone();
-        assert_eq!((news.away, news.sent_away), (None, None));
-    });
-}
-
-#[test]
-fn a_value_that_is_half_written_takes_nobodys_place() {
-    block_on(async {
-        let Some(world) = World::make(1).await else {
-            return;
-        };
-        world.add_user(&ann(None));
-        let oslo = world.relay("oslo").await;
-        let etcd = Etcd::new(world.at.clone());
-        let damage = Change::put("fleet/user/ann".to_owned(), b"{\"name\":\"an".to_vec());
-        let marker = serde_json::to_vec(&UserEntry::new("bob".parse().unwrap(), 0)).unwrap();
-        let marker = Change::put("fleet/user/bob".to_owned(), marker);
-        etcd.change(&[], &[damage, marker]).await.unwrap();
-        until("bob", || oslo.keeper().list().users().len() == 2).await;
-        assert_eq!(oslo.keeper().list().users()[0], ann(None));
-        assert_eq!(world.owner.report().unwrap().odd, ["user/ann"]);
-    });
-}
-
 #[test]
 fn a_relay_is_drained_and_removed_by_its_owner_and_its_name_is_one_machines() {
     block_on(async {
@@ -572,175 +422,5 @@ fn a_relay_is_drained_and_removed_by_its_owner_and_its_name_is_one_machines() {
         etcd.change(&[], &[holds]).await.unwrap();
         let error = format!("{:#}", rome.start(&world.at).await.unwrap_err());
         assert!(error.contains("another machine or process"), "{error}");
-    });
-}
-
-/// Whoever has the name next begins anew, as at a relay alone, and etcd keeps nothing for good.
-#[test]
-fn a_user_that_is_removed_leaves_nothing_behind() {
-    block_on(async {
-        let Some(world) = World::make(1).await else {
-            return;
-        };
-        let user = ann(Some("1MB/month"));
-        world.add_user(&user);
-        let admits = token(TokenUses::Many, Some(user.name.clone()));
-        world.add_tokens(std::slice::from_ref(&admits));
-        let oslo = world.relay("oslo").await;
-        oslo.enrol(key(), &admits.token).await.unwrap();
-        let holding = || {
-            oslo.keeper()
-                .news()
-                .borrow()
-                .holdings
-                .get(&user.name)
-                .cloned()
-        };
-        until("it is lent", || holding().is_some_and(|it| it.lent > 0)).await;
-        world
-            .book
-            .update(|list| list.remove_user(&user.name))
-            .unwrap()
-            .unwrap();
-        let etcd = Etcd::new(world.at.clone());
-        for key in ["volume/ann", "held/ann/oslo"] {
-            let left = etcd.get(&format!("fleet/{key}")).await.unwrap();
-            assert!(left.is_none(), "{key}");
-        }
-        world.add_user(&user);
-        let again = token(TokenUses::Many, Some(user.name.clone()));
-        world.add_tokens(std::slice::from_ref(&again));
-        oslo.enrol(key(), &again.token).await.unwrap();
-        until("it is lent anew", || {
-            holding().is_some_and(|it| it.lent > 0)
-        })
-        .await;
-    });
-}
-
-#[test]
-fn a_relays_place_goes_to_its_next_process_with_what_it_was_lent() {
-    block_on(async {
-        let Some(world) = World::make(1).await else {
-            return;
-        };
-        let user = ann(Some("1GB/month"));
-        world.add_user(&user);
-        let admits = token(TokenUses::Many, Some(user.name.clone()));
-        world.add_tokens(std::slice::from_ref(&admits));
-        let mut oslo = world.relay("oslo").await;
-        oslo.enrol(key(), &admits.token).await.unwrap();
-        let holding = |keeper: &FleetKeeper| {
-            let news = keeper.news().borrow().clone();
-            news.holdings.get(&user.name).cloned().unwrap_or_default()
-        };
-        let used = |keeper: &FleetKeeper, bytes, sessions| {
-            keeper.order(Order::Used(vec![Wish {
-                user: user.name.clone(),
-                period: holding(keeper).period,
-                used: Bytes::new(bytes),
-                sessions,
-            }]));
-        };
-        let etcd = Etcd::new(world.at.clone());
-        let alive = async || {
-            let entry = etcd.get("fleet/alive/oslo").await.unwrap();
-            entry.map(|entry| (entry.lease, entry.value))
-        };
-        let before = alive().await.unwrap();
-
-        let old = oslo.keeper.take().unwrap();
-        used(&old, 3_000_000, 1);
-        old.tell_all().await.unwrap();
-        let new = oslo.process(&world.at, Some(std::process::id())).await;
-        let new = new.unwrap();
-        // All that is not used is there to be used yet, and nobody has gone.
-        assert_eq!(holding(&new), holding(&old));
-        assert_eq!(holding(&new).used, 3_000_000);
-        assert_eq!(alive().await.unwrap().0, before.0);
-
-        old.leave_place().await.unwrap();
-        new.take_place(false);
-        let begin = Instant::now();
-        while alive().await.unwrap().0 == before.0 {
-            assert!(begin.elapsed() < Duration::from_secs(10), "it is not taken");
-        }
-        // Sessions of the old one use more, which the new one hears of, and borrows for.
-        let lent = holding(&new).lent;
-        used(&new, lent, 0);
-        until("more is lent to both", || {
-            holding(&new).lent > lent && holding(&old) == holding(&new)
-        })
-        .await;
-        let lent = holding(&new).lent;
-        old.close();
-        assert_eq!(holding(&new).lent, lent, "nothing of it is given back");
-        assert!(alive().await.is_some(), "nor is the relay gone");
-
-        // The next one comes to nothing, and what was left is had again.
-        new.take_place(true);
-        new.leave_place().await.unwrap();
-        new.take_place(true);
-        let held = alive().await.unwrap().0;
-        assert_ne!(held, before.0);
-        used(&new, lent, 1);
-        until("more is lent", || holding(&new).lent > lent).await;
-        new.close();
-        assert!(alive().await.is_none(), "it says good-bye");
-        let usage = world.book.usage().unwrap();
-        assert_eq!(usage.of(&user, world.book.now().unwrap()), Bytes::new(lent));
-    });
-}
-
-#[test]
-fn an_older_snapshot_gives_back_no_volume() {
-    block_on(async {
-        let Some(mut world) = World::make(1).await else {
-            return;
-        };
-        let user = ann(Some("100MB/month"));
-        world.add_user(&user);
-        let admits = token(TokenUses::Many, Some(user.name.clone()));
-        world.add_tokens(std::slice::from_ref(&admits));
-        let oslo = world.relay("oslo").await;
-        oslo.enrol(key(), &admits.token).await.unwrap();
-        let snapshot = world.scratch.path().join("snapshot");
-        world.server.save(&snapshot);
-        let lent = || {
-            let news = oslo.keeper().news().borrow().clone();
-            news.holdings.get(&user.name).map_or(0, |it| it.lent)
-        };
-        for used in [1_000_000, 2_000_000, 3_000_000] {
-            let period = oslo.keeper().news().borrow().holdings[&user.name]
-                .period
-                .clone();
-            oslo.keeper().order(Order::Used(vec![Wish {
-                user: user.name.clone(),
-                period,
-                used: Bytes::new(used),
-                sessions: 1,
-            }]));
-            until("more is lent", || lent() > used).await;
-        }
-        let before = lent();
-        world.server.restore(&snapshot);
-        wait_for(&Etcd::new(world.at.clone())).await;
-        let etcd = Etcd::new(world.at.clone());
-        let begin = Instant::now();
-        loop {
-            let entry = etcd.get("fleet/volume/ann").await.unwrap().unwrap();
-            let account: tabane_fleet::Account = serde_json::from_slice(&entry.value).unwrap();
-            // More may be lent by then: what was used last came close to the end of a large part.
-            if account.lent >= before {
-                break;
-            }
-            assert!(
-                begin.elapsed() < Duration::from_secs(30),
-                "{account:?}, {before} were lent"
-            );
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-        assert!(lent() >= before);
-        assert_eq!(oslo.keeper().news().borrow().stage, Stage::Serving);
     });
 }

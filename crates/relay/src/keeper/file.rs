@@ -196,8 +196,11 @@ impl Changes {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::OpenOptions;
+    use std::os::unix::fs::OpenOptionsExt;
     use std::pin::{Pin, pin};
     use std::task::{Context, Waker};
+    use std::time::Instant;
 
     use tabane_store::Scratch;
     use tabane_tunnel::block_on;
@@ -265,6 +268,46 @@ mod tests {
         })
         .unwrap();
     }
+
+    /// A file that nobody writes to yet: whoever reads it waits.
+    #[test]
+    fn a_disk_that_hangs_holds_up_whoever_asked_and_not_the_thread_of_packets() {
+        const COUNTS: u64 = 1_000;
+        let scratch = Scratch::make();
+        let kept = Kept::start(&scratch);
+        let access = kept.state.root().join(AccessFile::NAME.to_str().unwrap());
+        nix::unistd::mkfifo(&access, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        block_on(async {
+            let mut reading = pin!(kept.keeper.read());
+            assert!(is_begun(reading.as_mut()));
+            let mut open = OpenOptions::new();
+            open.write(true).custom_flags(nix::libc::O_NONBLOCK);
+            // Succeeds as soon as the thread for files stands there.
+            let disk = loop {
+                match open.open(&access) {
+                    Ok(disk) => break disk,
+                    Err(_) => std::thread::yield_now(),
+                }
+            };
+            let count = |bytes| {
+                let began_at = Instant::now();
+                kept.count(bytes);
+                assert!(is_begun(reading.as_mut()));
+                began_at.elapsed()
+            };
+            let mut times: Vec<_> = (1..=COUNTS).map(count).collect();
+            // On a busy machine this thread has to wait for a processor now and then.
+            times.sort_unstable();
+            let most = times[times.len() * 99 / 100];
+            assert!(most < std::time::Duration::from_millis(5), "{most:?}");
+            kept.keeper.save().await;
+            assert_eq!(kept.on_disk(), COUNTS);
+            drop(disk);
+            assert!(reading.await.unwrap().is_some(), "an empty list");
+        })
+        .unwrap();
+    }
+
     #[test]
     fn what_was_put_down_is_left_to_the_other_process_until_that_is_gone() {
         let scratch = Scratch::make();

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 
 use anyhow::Result;
-use tabane_store::Mistake;
+use tabane_store::UsageError;
 
 use super::ways::is_destination;
 
@@ -17,7 +17,7 @@ pub fn resolve(to: &[String], udp_port: u16) -> Result<Vec<SocketAddr>> {
         };
         if found.is_empty() {
             let text = format!("'{text}' has no address that one can send to");
-            return Err(Mistake::new(text).into());
+            return Err(UsageError::new(text).into());
         }
         for address in found {
             // A host is one host, whatever the port.
@@ -51,11 +51,11 @@ fn literal(text: &str, udp_port: u16) -> Result<Option<SocketAddr>> {
             "'{text}' means something on one link alone, and SCTP tells addresses from end to end; \
              name a global address of the peer, or one of its network (fd…)"
         );
-        return Err(Mistake::new(text).into());
+        return Err(UsageError::new(text).into());
     }
     if !is_destination(address.ip()) {
         let text = format!("'{text}' is no address that one can send to");
-        return Err(Mistake::new(text).into());
+        return Err(UsageError::new(text).into());
     }
     Ok(Some(address))
 }
@@ -65,7 +65,7 @@ fn look_up(text: &str, udp_port: u16) -> Result<Vec<SocketAddr>> {
         Some(_) => text.to_socket_addrs().map(Iterator::collect),
         None => (text, udp_port).to_socket_addrs().map(Iterator::collect),
     }
-    .map_err(|error| Mistake::new(format!("cannot find '{text}': {error}")))?;
+    .map_err(|error| UsageError::new(format!("cannot find '{text}': {error}")))?;
     let mut found = found;
     found.retain(|address| is_destination(address.ip()));
     Ok(found)

@@ -11,7 +11,7 @@ use tabane_netem::{LinkConfig, RateModel};
 
 use crate::figure::{Curve, Figure, Panel, Style, Table};
 use crate::papers::report::Report;
-use crate::passage::{Mishaps, Passage, PassageLinks};
+use crate::passage::{Impairments, Passage, PassageLinks};
 use crate::tcp::{Endpoint, TcpClient, TcpServer};
 
 /// What the paper measured without and with the gateway: bytes per second, and the useful share
@@ -90,7 +90,7 @@ pub fn download(assisted: bool, choice: Choice, seed: Seed) -> Download {
             ..Config::default()
         })
     });
-    let mut passage = Passage::new(way, Mishaps::default(), gateway, seed);
+    let mut passage = Passage::new(way, Impairments::default(), gateway, seed);
     let content = Content::new(seed);
     let [server, mobile] = ["192.0.2.1:20", "10.0.0.2:40000"].map(|at| {
         at.parse::<std::net::SocketAddr>()

@@ -7,7 +7,7 @@ use tabane_gateway::{
     Bypass, Checksum, Config, Flags, Gateway, Packet, Segment, Seq, Side, Stance, Verdict,
 };
 use tabane_netem::LinkConfig;
-use tabane_sim::{Endpoint, Mishaps, Passage, PassageLinks, TcpClient, TcpServer};
+use tabane_sim::{Endpoint, Impairments, Passage, PassageLinks, TcpClient, TcpServer};
 
 use super::bench::{Bench, MOBILE, SERVER, config, segment};
 use super::{CONTENT, for_seeds};
@@ -526,7 +526,7 @@ fn harmed_packets_harm_no_flow() {
             wired_up: link(5),
         };
         let gateway = Gateway::new(config());
-        let mut passage = Passage::new(way, Mishaps::default(), Some(gateway), seed);
+        let mut passage = Passage::new(way, Impairments::default(), Some(gateway), seed);
         let isn = Seq(rng.next_u64() as u32);
         let end = |own, peer| Endpoint { own, peer, isn };
         let mut server = TcpServer::new(end(SERVER, MOBILE), CONTENT, 50_000, 500);

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use tabane_base::{Bytes, Duration, Instant, Rate, Seed};
 use tabane_gateway::{Config, Gateway, Mode, Seq};
 use tabane_netem::{Change, LinkConfig, LossModel, Probability, RateModel};
-use tabane_sim::{Endpoint, Mishaps, Passage, PassageLinks};
+use tabane_sim::{Endpoint, Impairments, Passage, PassageLinks};
 
 use super::CONTENT;
 use super::smol::SmolServer;
@@ -37,7 +37,7 @@ fn carried(radio: LinkConfig, has_sack: bool, span: Duration) -> Carried {
         mode: Mode::Assist,
         ..Config::default()
     });
-    let mut passage = Passage::new(way, Mishaps::default(), Some(gateway), Seed(1));
+    let mut passage = Passage::new(way, Impairments::default(), Some(gateway), Seed(1));
     let address = |n, port| SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, n)), port);
     let end = |own, peer| Endpoint {
         own,

@@ -1,6 +1,6 @@
 //! TCP through the cooperative gateway, whatever the links do.
 //!
-//! A seed draws links, mishaps, settings and what happens meanwhile. Whatever it is: the byte
+//! A seed draws links, impairments, settings and what happens meanwhile. Whatever it is: the byte
 //! stream at the receiver is the sender's (the hosts check every byte), every acknowledged byte
 //! arrives,
 //! no flow hangs, right edges never move left. `TABANE_SEED=7 cargo test -p tabane-sim --test
@@ -21,7 +21,7 @@ use smol::{SmolClient, SmolServer};
 use tabane_base::{Bytes, Content, Duration, Instant, Rate, Rng, Seed};
 use tabane_gateway::{Config, Figures, Gateway, Mode, Seq, Stance};
 use tabane_netem::{LinkConfig, LossModel, Probability, RateModel};
-use tabane_sim::{Endpoint, Mishaps, Passage, PassageLinks, TcpClient, TcpHost, TcpServer};
+use tabane_sim::{Endpoint, Impairments, Passage, PassageLinks, TcpClient, TcpHost, TcpServer};
 
 /// Seeds tried on every run, for each pair of hosts.
 const SEEDS: u64 = 400;
@@ -85,7 +85,7 @@ fn passage(seed: Seed, rng: &mut Rng) -> (Passage, bool) {
         wired_up: link(rng, 50, lossy[0]),
     };
     let rough = rng.chance(0.5);
-    let mishaps = Mishaps {
+    let impairments = Impairments {
         duplicated: if rough { rng.unit() * 0.05 } else { 0.0 },
         overtaken: if rough { rng.unit() * 0.05 } else { 0.0 },
     };
@@ -96,7 +96,7 @@ fn passage(seed: Seed, rng: &mut Rng) -> (Passage, bool) {
         copies_total: Bytes::new(4_000 + rng.below(400_000)),
         ..Config::default()
     };
-    let passage = Passage::new(way, mishaps, Some(Gateway::new(config)), seed);
+    let passage = Passage::new(way, impairments, Some(Gateway::new(config)), seed);
     (passage, assists && !rough)
 }
 

@@ -161,14 +161,14 @@ fn look(store: &Store) -> Result<(LinkPolicy, Vec<Interface>)> {
 }
 
 fn row(policy: &LinkPolicy, link: &LinkFacts<'_>, usable: bool) -> Row {
-    let verdict = policy.judge(link);
-    let text = verdict.text();
-    let decision = verdict.decision;
+    let terms = policy.terms_of(link);
+    let text = terms.text();
+    let decision = terms.decision;
     Row {
         link: link.name.to_owned(),
         kind: link.kind.to_owned(),
         usable,
-        allowed: verdict.path.is_some(),
+        allowed: terms.path.is_some(),
         backup: decision.usage == LinkUse::Backup,
         weight: decision.weight,
         priority: decision.priority,
@@ -176,7 +176,7 @@ fn row(policy: &LinkPolicy, link: &LinkFacts<'_>, usable: bool) -> Row {
         down_bps: decision.down.map(|rate| rate.as_bps()),
         up_bps: decision.up.map(|rate| rate.as_bps()),
         budget_bytes: decision.budget.map(|budget| budget.amount.get()),
-        used_bytes: verdict.used.map(|used| used.get()),
+        used_bytes: terms.used.map(|used| used.get()),
         line: decision.line,
         text,
     }

@@ -14,7 +14,7 @@ use crate::output;
 use crate::program;
 use crate::session_args::SessionArgs;
 use crate::signals;
-use tabane_client::{Carriage, FarEnds, ProxyListener, SessionPlan};
+use tabane_client::{FarEnds, OpenConnections, ProxyListener, SessionPlan};
 use tabane_store::Store;
 use tabane_uplinks::PolicyTextFile;
 
@@ -62,9 +62,9 @@ async fn serve(
     };
     let instance = Instance::of_client(control, &description, &far_ends)?;
     output::line(&format!("SOCKS5 and HTTP proxy on {}", listener.address()))?;
-    let rules = plan.rules.clone();
+    let (rules, connections) = (plan.rules.clone(), OpenConnections::default());
     let stopped = tokio::select! {
-        () = listener.serve(far_ends.clone(), Carriage::default(), rules) => Ok(ExitCode::SUCCESS),
+        () = listener.serve(far_ends.clone(), connections, rules) => Ok(ExitCode::SUCCESS),
         arrived = signals.next() => arrived.map(|_| ExitCode::SUCCESS).context("signals"),
         reason = far_ends.closed() => Err(anyhow::anyhow!("{reason}")),
     };

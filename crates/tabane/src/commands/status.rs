@@ -210,7 +210,7 @@ fn unused(links: &[Link]) -> Option<String> {
             budget.renews
         ))
     };
-    let lines = |link: &Link| [unused(link).or_else(|| left(link)), link.carriage()];
+    let lines = |link: &Link| [unused(link).or_else(|| left(link)), link.carrier_note()];
     let lines: Vec<String> = links.iter().flat_map(lines).flatten().collect();
     (!lines.is_empty()).then(|| lines.join("\n"))
 }

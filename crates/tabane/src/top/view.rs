@@ -186,8 +186,8 @@ fn problems(app: &App) -> Vec<Line<'static>> {
             let why = link.problem.as_ref()?;
             Some(Line::raw(format!("{} is not used: {why}", link.name)))
         }));
-        let carriages = state.links.iter().filter_map(Link::carriage);
-        lines.extend(carriages.take(MAX_PROBLEMS).map(Line::raw));
+        let notes = state.links.iter().filter_map(Link::carrier_note);
+        lines.extend(notes.take(MAX_PROBLEMS).map(Line::raw));
     }
     lines
 }

@@ -2,13 +2,14 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 
 use crate::process::{PATIENCE, UP};
 use crate::readme::Hosts;
+use crate::running::{Running, within};
 use crate::up::{Up, is_plain, peer};
 use crate::world::{TABANE, World, first_line, ip, pid};
 use crate::{complaint, status, text};
@@ -160,16 +161,6 @@ fn a_log_that_nobody_reads_any_more_ends_neither_relay_nor_client() {
 /// More processes than any of these needs.
 const MANY: u32 = 1_000;
 
-/// Killed at the end, whatever that is.
-struct Ended(Child);
-
-impl Drop for Ended {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// Whoever has no other processes; the limit counts all of a user's. One for each test.
 struct Limited<'a> {
     world: &'a World,
@@ -216,7 +207,7 @@ impl<'a> Limited<'a> {
     }
 
     /// A relay; what it says is in `relay.log`.
-    fn relay(&self, most: u32) -> Ended {
+    fn relay(&self, most: u32) -> Running {
         let mut relay = self.tabane(self.world.in_relay("setpriv"), most);
         relay.args([
             "relay",
@@ -230,7 +221,7 @@ impl<'a> Limited<'a> {
         relay.args(["--listen", "203.0.113.1:4600", "--public", "203.0.113.1"]);
         relay.arg("--state").arg(self.home().join("relay"));
         let log = fs::File::create(self.log()).unwrap();
-        Ended(relay.stdout(Stdio::piped()).stderr(log).spawn().unwrap())
+        Running(relay.stdout(Stdio::piped()).stderr(log).spawn().unwrap())
     }
 
     fn log(&self) -> PathBuf {
@@ -365,19 +356,18 @@ fn up_that_may_begin_no_more_threads_goes_on() {
         "[[rule]]\nname = 'near'\nport = 8000\ndirect = true\n",
     )
     .unwrap();
-    let deadline = Instant::now() + PATIENCE;
-    while !is_plain(&peer(&world, PEER)) {
-        assert!(Instant::now() < deadline, "the policy is not read");
-    }
+    within(PATIENCE, "the policy is read", || {
+        is_plain(&peer(&world, PEER))
+    });
     // Addresses and resolvers are looked at again.
     ip(&format!("-n {} link set c2 down", world.client_ns()));
     fs::write(&policy, "").unwrap();
-    while is_plain(&peer(&world, PEER)) {
-        assert!(Instant::now() < deadline, "the policy is not read");
-    }
+    within(PATIENCE, "the policy is read", || {
+        !is_plain(&peer(&world, PEER))
+    });
     let log = || fs::read_to_string(world.path("up.log")).unwrap();
-    while !log().contains("is down") {
-        assert!(Instant::now() < deadline, "{}", log());
-    }
+    within(PATIENCE, "the link's end is seen", || {
+        log().contains("is down")
+    });
     assert_eq!(up.child.try_wait().unwrap(), None);
 }

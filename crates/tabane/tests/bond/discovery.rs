@@ -7,7 +7,7 @@ use std::process::Stdio;
 use serde_json::Value;
 
 use crate::peers::{PROXIED, RELAY, SELF, WHO, add, start_peer, start_peer_with, until_seen};
-use crate::relays::Kept;
+use crate::running::Running;
 use crate::text;
 use crate::world::{World, first_line};
 
@@ -27,7 +27,7 @@ fn who_lets_anybody_in_is_found_and_trusted_by_its_first_key_alone() {
     let (mut peer, join) = start_peer_with(&world, "peer", &["--open"]);
     world.join();
     let mut proxy = world.tabane(&["proxy", "--trust-first-use", "--log", "info"]);
-    let mut proxy = Kept(proxy.stdout(Stdio::piped()).spawn().unwrap());
+    let mut proxy = Running(proxy.stdout(Stdio::piped()).spawn().unwrap());
     first_line(&mut proxy.0);
     let took = until_seen(&world, PROXIED, SELF);
     println!("straight after {} ms", took.as_millis());
@@ -104,7 +104,7 @@ fn a_silent_relay_does_not_keep_a_command_from_a_peer() {
     let (_peer, join) = start_peer(&world);
     world.join();
     add(&world, &join);
-    drop(world.relay.take().map(Kept));
+    drop(world.relay.take().map(Running));
     let output = world.run(&[], WHO);
     assert_eq!(text(&output.stdout).trim(), SELF, "{output:?}");
     let complaint = text(&output.stderr);

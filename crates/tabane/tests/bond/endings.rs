@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::lan::Host;
 use crate::rules::write;
+use crate::running::Running;
 use crate::up::{LOST, UP, Up};
 use crate::world::{World, first_line};
 
@@ -56,22 +57,6 @@ impl Drop for End {
     }
 }
 
-/// Killed at the end, if not before.
-struct Kept(Child);
-
-impl Kept {
-    fn kill(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-impl Drop for Kept {
-    fn drop(&mut self) {
-        self.kill();
-    }
-}
-
 #[test]
 fn a_client_that_is_killed_resets_its_programs() {
     let Some(world) = World::new(&[]) else { return };
@@ -100,7 +85,7 @@ fn a_proxy_that_is_killed_resets_its_programs() {
     let _server = End::server(&world);
     for way in WAYS {
         let mut command = world.tabane(&["proxy", "--listen", &format!("127.0.0.1:{PORT}")]);
-        let mut proxy = Kept(command.stdout(Stdio::piped()).spawn().unwrap());
+        let mut proxy = Running(command.stdout(Stdio::piped()).spawn().unwrap());
         first_line(&mut proxy.0);
         let program = End::start(world.in_client("python3"), &[way, PORT]);
         program.says("under way");
@@ -138,7 +123,7 @@ fn a_relay_that_is_killed_resets_servers_and_programs() {
     world.stop_relay();
     let server = End::server(&world);
     for way in WAYS {
-        let mut relay = Kept(world.spawn_relay(&[]));
+        let mut relay = Running(world.spawn_relay(&[]));
         let up = Up::start(&world, &[]);
         up.wait_until(UP);
         let program = End::start(world.in_client("python3"), &[way]);
@@ -147,7 +132,7 @@ fn a_relay_that_is_killed_resets_servers_and_programs() {
         server.says("server ended by a reset");
         up.wait_until(LOST);
         // The next one knows nothing of it.
-        let _relay = Kept(world.spawn_relay(&[]));
+        let _relay = Running(world.spawn_relay(&[]));
         program.says("program ended by a reset");
     }
 }

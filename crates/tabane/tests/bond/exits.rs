@@ -5,7 +5,7 @@
 use std::net::IpAddr;
 
 use crate::control::until;
-use crate::expose::another_client;
+use crate::exposure::another_client;
 use crate::world::{TABANE, World, ip};
 use crate::{complaint, text};
 

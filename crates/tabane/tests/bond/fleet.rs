@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::relays::{Kept, fetch, until};
-use crate::sites::Site;
+use crate::relays::{fetch, until};
+use crate::running::Running;
+use crate::site::Site;
 use crate::world::{TABANE, World, first_line};
 use crate::{complaint, status, text};
 
@@ -19,9 +20,9 @@ const PATIENCE: Duration = Duration::from_secs(40);
 const NAMES: [&str; 3] = ["oslo", "rome", "lima"];
 
 pub(crate) struct Fleet {
-    pub(crate) etcd: Vec<Kept>,
+    pub(crate) etcd: Vec<Running>,
     at: String,
-    relays: Vec<Kept>,
+    relays: Vec<Running>,
     join: String,
 }
 
@@ -56,7 +57,7 @@ fn port(i: usize, peer: bool) -> usize {
 }
 
 /// Three, with what they had before, if they had anything.
-fn etcd_members(world: &World) -> Vec<Kept> {
+fn etcd_members(world: &World) -> Vec<Running> {
     let cluster: Vec<String> = (0..3)
         .map(|i| format!("m{i}=http://127.0.0.1:{}", port(i, true)))
         .collect();
@@ -81,7 +82,7 @@ fn etcd_members(world: &World) -> Vec<Kept> {
         etcd.args(["--initial-cluster", &cluster.join(","), "--logger", "zap"]);
         etcd.args(["--heartbeat-interval", "50", "--election-timeout", "500"]);
         let etcd = etcd.stdout(Stdio::null()).stderr(Stdio::null());
-        Kept(etcd.spawn().unwrap())
+        Running(etcd.spawn().unwrap())
     });
     members.collect()
 }
@@ -128,9 +129,9 @@ impl Fleet {
         self.etcd = etcd_members(world);
     }
 
-    fn relay(&self, world: &World, name: &str) -> Kept {
+    fn relay(&self, world: &World, name: &str) -> Running {
         let mut relay = self.command(world, name, "warn");
-        Kept(relay.spawn().unwrap())
+        Running(relay.spawn().unwrap())
     }
 
     /// What starts the relay of this name, with what it logs.
@@ -193,7 +194,7 @@ fn a_fleet_goes_on_when_a_relay_and_a_member_of_etcd_are_killed() {
         .unwrap();
     assert!(joined.status.success(), "{joined:?}");
     let mut proxy = world.tabane(&["proxy", "--log", "info"]);
-    let mut proxy = Kept(proxy.stdout(Stdio::piped()).spawn().unwrap());
+    let mut proxy = Running(proxy.stdout(Stdio::piped()).spawn().unwrap());
     first_line(&mut proxy.0);
     let is_listed = |state: &Value| {
         let name = state["instance"]["relay"].as_str().unwrap_or_default();
@@ -266,7 +267,7 @@ fn a_fleet_goes_on_when_a_relay_and_a_member_of_etcd_are_killed() {
     println!("without a majority of etcd known clients are served; a newcomer was told:\n{told}");
 }
 
-fn used_by(world: &World, proxy: &Kept) -> String {
+fn used_by(world: &World, proxy: &Running) -> String {
     let name = format!("proxy-{}", proxy.0.id());
     let status = world
         .tabane(&["status", "--json", "--instance", &name])

@@ -9,7 +9,8 @@ use nix::sys::signal::{Signal, kill};
 use serde_json::Value;
 
 use crate::fleet::{Fleet, insist, manage};
-use crate::relays::{Kept, fetch, until};
+use crate::relays::{fetch, until};
+use crate::running::Running;
 use crate::text;
 use crate::world::{TABANE, World, first_line, pid};
 
@@ -18,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(90);
 
 /// A client by itself: its settings, its process, and what that logs.
 struct Device {
-    proxy: Kept,
+    proxy: Running,
     log: PathBuf,
 }
 
@@ -38,7 +39,7 @@ impl Device {
         let mut proxy = world.tabane(&["proxy", "--log", "info,tabane_client=debug"]);
         proxy.args(["--listen", &listen, "--config"]).arg(&config);
         proxy.stderr(fs::File::create(&log).unwrap());
-        let mut proxy = Kept(proxy.stdout(Stdio::piped()).spawn().unwrap());
+        let mut proxy = Running(proxy.stdout(Stdio::piped()).spawn().unwrap());
         first_line(&mut proxy.0);
         Self { proxy, log }
     }
@@ -147,7 +148,7 @@ fn a_relay_that_nobody_watches_looks_at_no_session_and_knows_what_it_lost() {
     let mut rome = fleet.command(&world, "rome", "warn,tabane_tunnel::engine=trace");
     rome.args(["--http", "127.0.0.1:0"]);
     rome.stderr(fs::File::create(&log).unwrap());
-    let mut rome = Kept(rome.spawn().unwrap());
+    let mut rome = Running(rome.spawn().unwrap());
     insist("it is let in", || manage(&world, "owner", "fleet add rome"));
     first_line(&mut rome.0);
     let looks = || {

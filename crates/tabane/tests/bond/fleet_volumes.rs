@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::fleet::{Fleet, insist, manage};
-use crate::relays::{Kept, fetch, until};
+use crate::relays::{fetch, until};
+use crate::running::Running;
 use crate::text;
 use crate::world::{World, first_line};
 
@@ -22,7 +23,7 @@ fn used(world: &World) -> u64 {
 }
 
 /// A device of ann's joins, and has a session.
-fn join(world: &World) -> Kept {
+fn join(world: &World) -> Running {
     let token = insist("a token", || {
         manage(world, "oslo", "relay token new --user ann")
     });
@@ -30,7 +31,7 @@ fn join(world: &World) -> Kept {
         world.tabane(&["join", "--name", "home", token.trim()])
     });
     let mut proxy = world.tabane(&["proxy", "--log", "info"]);
-    let mut proxy = Kept(proxy.stdout(Stdio::piped()).spawn().unwrap());
+    let mut proxy = Running(proxy.stdout(Stdio::piped()).spawn().unwrap());
     first_line(&mut proxy.0);
     until(world, &proxy, |state| {
         state["instance"]["relay"].is_string()
@@ -39,7 +40,7 @@ fn join(world: &World) -> Kept {
 }
 
 /// Bytes a second that come while a download runs, for at least so long.
-fn rate(world: &World, proxy: &Kept, span: Duration) -> f64 {
+fn rate(world: &World, proxy: &Running, span: Duration) -> f64 {
     let passed = |state: &Value| {
         state["totals"]["traffic"]["received_bytes"]
             .as_u64()
@@ -72,13 +73,13 @@ fn a_download_is_as_fast_while_etcd_is_away_and_a_revocation_is_in_force_after()
     insist("ann", || manage(&world, "oslo", "relay user add ann"));
     let proxy = join(&world);
     let mut download = fetch(&world, "2000000000");
-    let mut download = Kept(download.args(["--max-time", "120"]).spawn().unwrap());
+    let mut download = Running(download.args(["--max-time", "120"]).spawn().unwrap());
     until(&world, &proxy, |state| {
         state["totals"]["streams"].as_u64() > Some(0)
     });
     rate(&world, &proxy, Duration::from_secs(2));
     let with = rate(&world, &proxy, Duration::from_secs(5));
-    fleet.etcd.iter_mut().for_each(Kept::kill);
+    fleet.etcd.iter_mut().for_each(Running::kill);
     let without = rate(&world, &proxy, AWAY);
     println!("{with:.0} bytes a second with etcd, {without:.0} without");
     assert!(without > 0.9 * with, "{without} of {with}");

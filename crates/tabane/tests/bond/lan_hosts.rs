@@ -1,13 +1,14 @@
 //! Hosts behind `tabane up --lan`: rules for some of them, lists in files, and what each carried.
 
 use std::fs;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::Value;
 
 use crate::control::until;
 use crate::lan::Host;
 use crate::rules::write;
+use crate::running::within;
 use crate::text;
 use crate::up::{UP, Up};
 use crate::world::World;
@@ -132,10 +133,9 @@ fn lists_in_files_are_followed_and_a_faulty_one_changes_nothing() {
         is_same.then(|| told["rule"]["name"] == "listed")
     };
     let soon = |wanted: bool| {
-        let deadline = Instant::now() + PATIENCE;
-        while fits() != Some(wanted) {
-            assert!(Instant::now() < deadline, "never: {wanted}");
-        }
+        within(PATIENCE, &format!("listed: {wanted}"), || {
+            fits() == Some(wanted)
+        });
     };
     soon(false);
     list("203.0.113.0/28\n");

@@ -10,6 +10,7 @@ use nix::sys::signal::{Signal, kill};
 use crate::policy::{HARDLY_ANYTHING, policy, received, used};
 use crate::process::PATIENCE;
 use crate::rules::write;
+use crate::running::within;
 use crate::text;
 use crate::up::{UP, Up, shell};
 use crate::world::{World, pid, wait_for};
@@ -218,10 +219,9 @@ fn no_packet_takes_a_link_that_is_forbidden_or_not_as_good() {
     for (entry, undone) in [("--use never", "c2"), ("--metered true --priority 1", "c2")] {
         assert!(policy(&world, &format!("set c2 {entry}")).status.success());
         // What follows the file has seen it when it says so.
-        let deadline = Instant::now() + PATIENCE;
-        while status(&world)["multipath"]["links"] != serde_json::json!([]) {
-            assert!(Instant::now() < deadline, "{entry} is not followed");
-        }
+        within(PATIENCE, &format!("{entry} is followed"), || {
+            status(&world)["multipath"]["links"] == serde_json::json!([])
+        });
         fetch(&world, "", "once");
         assert_eq!(watched(&world), 0, "{entry}");
         assert!(policy(&world, &format!("unset {undone}")).status.success());

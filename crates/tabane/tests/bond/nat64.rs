@@ -4,10 +4,11 @@
 //! The relay and the servers are the world's, of which the client knows IPv4 addresses alone.
 
 use std::fs;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
+use crate::running::Running;
 use crate::text;
-use crate::world::{World, first_line, ip};
+use crate::world::{World, ip};
 
 /// Says every moment that 2001:db8:64::/96 is translated, and who answers for names.
 const ROUTER: &str = "
@@ -28,7 +29,9 @@ while True:
     time.sleep(0.1)
 ";
 
-struct Translator(Vec<Child>);
+struct Translator {
+    _running: [Running; 2],
+}
 
 impl Translator {
     /// `None` without tayga. The client has one link from here on, and IPv6 alone.
@@ -73,19 +76,10 @@ impl Translator {
         let running = running.args(["-d", "-n"]).stdout(Stdio::null());
         let running = running.stderr(Stdio::null()).spawn().unwrap();
         let mut router = world.in_relay("python3");
-        let router = router.args(["-c", ROUTER, "r1"]).stdout(Stdio::piped());
-        let mut router = router.spawn().unwrap();
-        assert_eq!(first_line(&mut router), "ready");
-        Some(Self(vec![running, router]))
-    }
-}
-
-impl Drop for Translator {
-    fn drop(&mut self) {
-        for child in &mut self.0 {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
+        let router = Running::ready(router.args(["-c", ROUTER, "r1"]));
+        Some(Self {
+            _running: [Running(running), router],
+        })
     }
 }
 

@@ -3,13 +3,14 @@
 //! Whom the server saw tells the way: the relay's own address, or the machine's (10.71…).
 
 use std::io::Write;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use serde_json::Value;
 
 use crate::lan::Host;
+use crate::running::{Running, within};
 use crate::up::{UP, Up};
 use crate::world::{TABANE, World, first_line, ip, pid, wait_for};
 use crate::{status, text};
@@ -22,54 +23,33 @@ pub(crate) const CARRIED: &str = "203.0.113.1 2001:db8:ffff::1";
 const PLAIN: &str = "10.71.1.1 2001:db8:1::1";
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A server of raw protocols, killed at the end.
-pub(crate) struct Answering(Child);
-
-impl Answering {
-    pub(crate) fn start(world: &World) -> Self {
-        let mut command = world.in_servers("python3");
-        let command = command.args([SCRIPT, "serve"]).stdout(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        assert_eq!(first_line(&mut child), "ready");
-        Self(child)
-    }
-}
-
-impl Drop for Answering {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+/// A server of raw protocols.
+pub(crate) fn answering(world: &World) -> Running {
+    Running::ready(world.in_servers("python3").args([SCRIPT, "serve"]))
 }
 
 /// The world's relay with other flags and a life of its own.
-struct Relay(Child);
+struct Relay(Running);
 
 impl Relay {
     fn start(world: &World, flags: &[&str]) -> Self {
         let mut command = world.in_relay(TABANE);
         command.args(["relay", "--log", "warn", "--public", "203.0.113.1"]);
         command.arg("--state").arg(world.path("relay")).args(flags);
-        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
-        assert!(first_line(&mut child).starts_with("tabane://"));
-        Self(child)
+        let (relay, line) = Running::start(&mut command);
+        assert!(line.starts_with("tabane://"));
+        Self(relay)
     }
 
     fn stop(mut self) {
-        kill(pid(&self.0), Signal::SIGTERM).unwrap();
-        assert!(wait_for(&mut self.0, PATIENCE).success());
-    }
-}
-
-impl Drop for Relay {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let Running(child) = &mut self.0;
+        kill(pid(child), Signal::SIGTERM).unwrap();
+        assert!(wait_for(child, PATIENCE).success());
     }
 }
 
 /// A world that has joined its relay, which is down; `None` where no rules can be made.
-fn world() -> Option<(World, Answering)> {
+fn world() -> Option<(World, Running)> {
     if Command::new("nft").arg("--version").output().is_err() {
         println!("skipped: no nft");
         return None;
@@ -77,7 +57,7 @@ fn world() -> Option<(World, Answering)> {
     let mut world = World::new(&[])?;
     world.join();
     world.stop_relay();
-    let answering = Answering::start(&world);
+    let answering = answering(&world);
     Some((world, answering))
 }
 
@@ -285,10 +265,9 @@ fn two_that_ping_the_same_host_by_the_same_number_have_their_own_answers() {
     // What begins before that goes plainly, and goes on so.
     packets(|| other.tabane(), "up", |_| true);
     let carried = |seen: &str| seen.starts_with("203.0.113.1 ");
-    let deadline = Instant::now() + PATIENCE;
-    while !carried(&seen(other.command("python3"), 50, 0)) {
-        assert!(Instant::now() < deadline, "never carried");
-    }
+    within(PATIENCE, "it is carried", || {
+        carried(&seen(other.command("python3"), 50, 0))
+    });
     let start = |mut command: Command| {
         let command = command.args([SCRIPT, "pings", "7", COUNT, SERVERS[0]]);
         command.stdout(Stdio::piped()).spawn().unwrap()
@@ -369,10 +348,9 @@ fn a_pool_that_cannot_be_is_refused_at_once_and_a_full_one_costs_only_its_use() 
     let first = Up::start_by(&world, other.tabane(), &[]);
     first.wait_until(UP);
     let carried = |seen: &str| seen.starts_with("203.0.113.1 ");
-    let deadline = Instant::now() + PATIENCE;
-    while !carried(&seen(other.command("python3"), 253, 0)) {
-        assert!(Instant::now() < deadline, "never carried");
-    }
+    within(PATIENCE, "it is carried", || {
+        carried(&seen(other.command("python3"), 253, 0))
+    });
     let second = Up::start(&world, &[]);
     second.wait_until(UP);
     assert_eq!(seen_from_client(&world, 253), PLAIN);

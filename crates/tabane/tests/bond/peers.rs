@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::relays::{Kept, until};
+use crate::relays::until;
+use crate::running::Running;
 use crate::up::{Up, shell};
 use crate::world::{TABANE, World, first_line};
 use crate::{FETCH, SIZE, is_pattern, status, text};
@@ -23,19 +24,19 @@ pub(crate) const PROXIED: &str = "curl -sS --max-time 20 --proxy socks5h://127.0
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A peer beside the servers, and the line to add it.
-pub(crate) fn start_peer(world: &World) -> (Kept, String) {
+pub(crate) fn start_peer(world: &World) -> (Running, String) {
     start_peer_with(world, "peer", &[])
 }
 
 /// The same with its key in another place, and further flags.
-pub(crate) fn start_peer_with(world: &World, state: &str, flags: &[&str]) -> (Kept, String) {
+pub(crate) fn start_peer_with(world: &World, state: &str, flags: &[&str]) -> (Running, String) {
     let mut command = world.in_servers(TABANE);
     command.args(["relay", "--peer", "--log", "warn", "--public", SELF]);
     let command = command.args(flags).arg("--state").arg(world.path(state));
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
     let join = first_line(&mut child);
     assert!(join.starts_with("tabane://"), "{join}");
-    (Kept(child), join)
+    (Running(child), join)
 }
 
 pub(crate) fn add(world: &World, join: &str) {
@@ -111,7 +112,7 @@ fn a_peer_that_is_gone_is_reached_by_the_relay_and_straight_when_it_is_back() {
     world.join();
     add(&world, &join);
     let mut proxy = world.tabane(&["proxy", "--log", "info"]);
-    let mut proxy = Kept(proxy.stdout(Stdio::piped()).spawn().unwrap());
+    let mut proxy = Running(proxy.stdout(Stdio::piped()).spawn().unwrap());
     first_line(&mut proxy.0);
     assert_eq!(shell(&world, PROXIED).trim(), SELF);
     let straight = |session: &Value| session["straight_to"] == "files";

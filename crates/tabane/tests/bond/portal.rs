@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use crate::control::{link, state};
 use crate::process::PATIENCE;
+use crate::running::Running;
 use crate::text;
 use crate::up::Up;
 use crate::world::{TABANE, World, first_line, wait_for};
@@ -41,7 +42,7 @@ const RULES: &str = "table ip portal { \
     chain beyond { type filter hook forward priority 0; iifname r2 drop; }; }";
 
 struct Portal {
-    server: Child,
+    _server: Running,
 }
 
 impl Portal {
@@ -53,23 +54,14 @@ impl Portal {
             return None;
         }
         let mut python = world.in_relay("python3");
-        let python = python.args(["-c", PORTAL, manner]).stdout(Stdio::piped());
-        let mut server = python.spawn().unwrap();
-        assert_eq!(first_line(&mut server), "ready");
-        Some(Self { server })
+        let _server = Running::ready(python.args(["-c", PORTAL, manner]));
+        Some(Self { _server })
     }
 
     fn log_in(world: &World) {
         let mut nft = world.in_relay("nft");
         let gone = nft.args(["delete", "table", "ip", "portal"]).status();
         assert!(gone.unwrap().success());
-    }
-}
-
-impl Drop for Portal {
-    fn drop(&mut self) {
-        let _ = self.server.kill();
-        let _ = self.server.wait();
     }
 }
 
@@ -220,10 +212,7 @@ fn a_portal_that_answers_nothing_is_named_by_its_router() {
         return;
     }
     let mut python = world.in_relay("python3");
-    let python = python.args(["-c", ROUTER]).stdout(Stdio::piped());
-    let mut server = python.spawn().unwrap();
-    assert_eq!(first_line(&mut server), "ready");
-    let _router = Portal { server };
+    let _server = Running::ready(python.args(["-c", ROUTER]));
     let mut child = start(&world);
     wait_until(&world, &child, "c2", |link| {
         link["portal"] == "https://portal.test/api"
@@ -256,10 +245,7 @@ fn a_portal_s_name_is_asked_of_the_link_s_own_resolver() {
     };
     Portal::log_in(&world);
     let mut python = world.in_relay("python3");
-    let python = python.args(["-c", RESOLVER]).stdout(Stdio::piped());
-    let mut server = python.spawn().unwrap();
-    assert_eq!(first_line(&mut server), "ready");
-    let _resolver = Portal { server };
+    let _server = Running::ready(python.args(["-c", RESOLVER]));
     let bin = world.path("bin");
     fs::create_dir(&bin).unwrap();
     let script = "#!/bin/sh\n[ \"$*\" = 'dns c2' ] && echo 'Link 3 (c2): 10.71.2.2'\n";

@@ -1,38 +1,21 @@
 //! Two relays: one is killed under a download, and comes back.
 
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use serde_json::Value;
 
 use crate::readme::Hosts;
+use crate::running::Running;
 use crate::text;
 use crate::world::{TABANE, World, first_line, pid, wait_for, without_sum};
 
 /// How long a change may take to be seen.
 const PATIENCE: Duration = Duration::from_secs(70);
 
-/// A process that does not outlive the test.
-pub(crate) struct Kept(pub(crate) Child);
-
-impl Kept {
-    pub(crate) fn kill(&mut self) {
-        self.0.kill().unwrap();
-        self.0.wait().unwrap();
-    }
-}
-
-impl Drop for Kept {
-    fn drop(&mut self) {
-        // It may be gone already, which is as well.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// A relay on a port of its own beside the one of the world, and its join string.
-pub(crate) fn start_relay(world: &World, state: &str, port: &str) -> (Kept, String) {
+pub(crate) fn start_relay(world: &World, state: &str, port: &str) -> (Running, String) {
     let mut command = world.in_relay(TABANE);
     command.args(["relay", "--log", "warn", "--public", "203.0.113.1"]);
     command.args(["--listen", &format!("0.0.0.0:{port}"), "--state"]);
@@ -40,17 +23,17 @@ pub(crate) fn start_relay(world: &World, state: &str, port: &str) -> (Kept, Stri
     let mut child = command.spawn().unwrap();
     let join = first_line(&mut child);
     assert!(join.starts_with("tabane://"), "{join}");
-    (Kept(child), join)
+    (Running(child), join)
 }
 
 /// A client of both relays, which prefers the world's.
-pub(crate) fn start_proxy(world: &World, second: &str) -> Kept {
+pub(crate) fn start_proxy(world: &World, second: &str) -> Running {
     for (name, join) in [("a", &world.join[..]), ("b", second)] {
         let joined = world.tabane(&["join", "--name", name, join]).output();
         assert!(joined.unwrap().status.success());
     }
     let mut proxy = world.tabane(&["proxy", "--log", "info"]);
-    let mut proxy = Kept(proxy.stdout(Stdio::piped()).spawn().unwrap());
+    let mut proxy = Running(proxy.stdout(Stdio::piped()).spawn().unwrap());
     first_line(&mut proxy.0);
     await_relay(world, &proxy, "a");
     proxy
@@ -67,7 +50,7 @@ pub(crate) fn fetch(world: &World, path: &str) -> Command {
 }
 
 /// The proxy as it is seen from outside; null before it can be.
-fn state(world: &World, proxy: &Kept) -> Value {
+fn state(world: &World, proxy: &Running) -> Value {
     let name = format!("proxy-{}", proxy.0.id());
     let mut status = world.tabane(&["status", "--json", "--instance", &name]);
     serde_json::from_slice(&status.output().unwrap().stdout).unwrap_or_default()
@@ -76,7 +59,7 @@ fn state(world: &World, proxy: &Kept) -> Value {
 /// Looks at the proxy until `is_so`; gives how long that took.
 pub(crate) fn until(
     world: &World,
-    proxy: &Kept,
+    proxy: &Running,
     mut is_so: impl FnMut(&Value) -> bool,
 ) -> Duration {
     let begin = Instant::now();
@@ -89,7 +72,7 @@ pub(crate) fn until(
     }
 }
 
-pub(crate) fn await_relay(world: &World, proxy: &Kept, name: &str) -> Duration {
+pub(crate) fn await_relay(world: &World, proxy: &Running, name: &str) -> Duration {
     until(world, proxy, |state| state["instance"]["relay"] == name)
 }
 
@@ -106,7 +89,7 @@ fn a_relay_whose_name_is_not_known_at_first_is_used_when_it_is() {
         assert!(joined.unwrap().status.success());
     }
     let mut proxy = world.tabane(&["proxy", "--log", "info"]);
-    let mut proxy = Kept(proxy.stdout(Stdio::piped()).spawn().unwrap());
+    let mut proxy = Running(proxy.stdout(Stdio::piped()).spawn().unwrap());
     first_line(&mut proxy.0);
     await_relay(&world, &proxy, "second");
     hosts.add("203.0.113.1 late.example.net");
@@ -128,7 +111,7 @@ fn when_a_relay_is_killed_the_next_takes_over_until_it_is_back() {
     }
     // Joined later and first by name: the order is by name where none is preferred.
     let mut proxy = world.tabane(&["proxy", "--log", "info"]);
-    let mut proxy = Kept(proxy.stdout(Stdio::piped()).spawn().unwrap());
+    let mut proxy = Running(proxy.stdout(Stdio::piped()).spawn().unwrap());
     first_line(&mut proxy.0);
     await_relay(&world, &proxy, "first");
     let mut curl = fetch(&world, "400000000");

@@ -2,12 +2,13 @@
 //! run.
 
 use std::path::PathBuf;
-use std::process::{Child, Output, Stdio};
+use std::process::{Child, Output};
 use std::time::{Duration, Instant};
 
 use crate::policy::{HARDLY_ANYTHING, policy, received, used};
 use crate::readme::Hosts;
-use crate::world::{World, first_line, wait_for};
+use crate::running::Running;
+use crate::world::{World, wait_for};
 use crate::{complaint, text};
 
 /// Writes the policy file and gives where it is.
@@ -22,23 +23,12 @@ pub(crate) fn write(world: &World, rules: &str) -> PathBuf {
     path
 }
 
-/// Ends with the test, however that ends.
-struct Proxy(Child);
-
-impl Drop for Proxy {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// `tabane proxy`, and what curl needs to use it.
-fn proxy(world: &World) -> (Proxy, String) {
+fn proxy(world: &World) -> (Running, String) {
     let mut command = world.tabane(&["proxy", "--listen", "127.0.0.1:0"]);
-    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
-    let line = first_line(&mut child);
+    let (proxy, line) = Running::start(&mut command);
     let address = line.rsplit(' ').next().unwrap().to_owned();
-    (Proxy(child), format!("-x socks5h://{address}"))
+    (proxy, format!("-x socks5h://{address}"))
 }
 
 fn curl(world: &World, arguments: &str) -> Child {

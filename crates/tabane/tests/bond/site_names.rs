@@ -10,7 +10,8 @@ use std::time::Instant;
 use nix::sys::signal::{Signal, kill};
 
 use crate::process::PATIENCE;
-use crate::sites::{Running, Site, offices, run};
+use crate::running::{Running, run};
+use crate::site::{Site, offices};
 use crate::up::{LOST, set_resolver};
 use crate::world::{World, first_line};
 

@@ -2,9 +2,12 @@
 
 use std::process::Command;
 
+use nix::sys::signal::Signal;
+
 use crate::packets::POOL;
-use crate::sites::{Running, Site, joined, offices, run};
-use crate::world::{World, first_line, ip};
+use crate::running::{Running, run};
+use crate::site::{Site, joined, offices};
+use crate::world::{World, ip};
 
 const BESIDE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/bond/beside.py");
 
@@ -15,13 +18,7 @@ fn beside(mut command: Command, arguments: &str) -> String {
 
 /// A host that answers raw protocols with whom it has seen.
 fn answering(site: &Site<'_>) -> Running {
-    let mut command = site.at_host("python3");
-    let command = command
-        .args([BESIDE, "serve"])
-        .stdout(std::process::Stdio::piped());
-    let mut child = command.spawn().unwrap();
-    assert_eq!(first_line(&mut child), "ready");
-    Running(child)
+    Running::ready(site.at_host("python3").args([BESIDE, "serve"]))
 }
 
 #[test]
@@ -132,4 +129,40 @@ fn pings_to_sites_are_told_what_becomes_of_them_without_a_pool_as_well() {
     b.end(nix::sys::signal::Signal::SIGTERM);
     a.until_route("192.168.20.0/24", "away");
     assert_eq!(said(64, "192.168.20.2"), "192.168.20.2 3 1");
+}
+
+/// Which of these hosts answer pings.
+fn pinged(mut command: Command, hosts: &[&str]) -> Vec<String> {
+    const PING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/bond/ping.py");
+    command.args([PING, "3"]).args(hosts).env("BLOCKS", "1");
+    run(&mut command).lines().map(str::to_owned).collect()
+}
+
+fn hosts_are_pinged(relay_flags: &[&str]) {
+    let Some(world) = World::new(relay_flags) else {
+        return;
+    };
+    let (mut a, mut b) = offices(&world);
+    joined(&mut a, &mut b);
+    // There and not there; of both families; by hosts of the LAN and by the machine itself.
+    let hosts = ["192.168.20.2", "fd00:20::2", "192.168.20.1"];
+    for command in [a.at_host("python3"), a.at_client("python3")] {
+        assert_eq!(pinged(command, &hosts), hosts, "{}\n{}", a.log(), b.log());
+    }
+    let nobody = ["192.168.20.77"];
+    assert_eq!(pinged(a.at_host("python3"), &nobody), ["-"]);
+    // Others of the group alone.
+    b.end(Signal::SIGTERM);
+    a.until_route("192.168.20.0/24", "away");
+    assert_eq!(pinged(a.at_host("python3"), &hosts[..1]), ["-"]);
+}
+
+#[test]
+fn hosts_of_another_site_are_pinged() {
+    hosts_are_pinged(&[]);
+}
+
+#[test]
+fn hosts_of_another_site_are_pinged_from_addresses_of_the_relay_s_pool() {
+    hosts_are_pinged(&["--pool", "100.64.16.0/24", "--pool", "fd00:16::/64"]);
 }

@@ -10,6 +10,7 @@ use nix::sys::signal::{Signal, kill};
 
 use super::{status, text};
 use crate::process::UP;
+use crate::running::within;
 use crate::up::{LOST, Up, hop, is_plain, peer, ping, shell};
 use crate::world::{World, pid};
 
@@ -124,18 +125,14 @@ fn a_rule_says_what_becomes_of_what_it_fits_without_the_relay() {
 
     // The daemon follows the file while no relay answers as well.
     fs::write(&file, rule("files", "direct")).unwrap();
-    let deadline = Instant::now() + Duration::from_secs(10);
-    while fetch(&world, PEER, 10).0 != Some(0) {
-        assert!(Instant::now() < deadline, "it is still refused");
-    }
+    within(Duration::from_secs(10), "it is refused no more", || {
+        fetch(&world, PEER, 10).0 == Some(0)
+    });
     assert!(is_plain(&peer(&world, PEER)));
     fs::write(&file, rule("files", "wait")).unwrap();
-    while fetch(&world, PEER, 1).0 != Some(28) {
-        assert!(
-            Instant::now() < deadline + Duration::from_secs(10),
-            "it does not wait"
-        );
-    }
+    within(Duration::from_secs(10), "it waits", || {
+        fetch(&world, PEER, 1).0 == Some(28)
+    });
     let mut relay = world.spawn_relay(&[]);
     up.wait_until(UP);
     assert!(!is_plain(&peer(&world, PEER)));

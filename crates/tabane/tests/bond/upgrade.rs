@@ -13,10 +13,10 @@ use nix::unistd::Pid;
 
 use crate::download::Download;
 use crate::fleet::insist;
-use crate::packets::{Answering, CARRIED, POOL, packets, seen_from_client, soon};
+use crate::packets::{CARRIED, POOL, answering, packets, seen_from_client, soon};
 use crate::process::{Notices, PATIENCE, pid, wait_for};
-use crate::relays::Kept;
-use crate::sites::{SCRIPT, joined, offices};
+use crate::running::{Running, within};
+use crate::site::{SCRIPT, joined, offices};
 use crate::text;
 use crate::up::{UP, Up};
 use crate::world::{TABANE, World, first_line};
@@ -78,10 +78,9 @@ impl Upgraded {
     fn await_connection(&self) {
         let mut ss = self.world.in_relay("ss");
         ss.args(["-Htn", "state", "established", "dport", "=", ":8000"]);
-        let deadline = Instant::now() + PATIENCE;
-        while ss.output().unwrap().stdout.is_empty() {
-            assert!(Instant::now() < deadline, "no connection");
-        }
+        within(PATIENCE, "there is a connection", || {
+            !ss.output().unwrap().stdout.is_empty()
+        });
     }
 
     /// Puts another program in the place of the one that runs.
@@ -127,10 +126,7 @@ fn is_there(process: Pid) -> bool {
 }
 
 fn gone(process: Pid) {
-    let deadline = Instant::now() + PATIENCE;
-    while is_there(process) {
-        assert!(Instant::now() < deadline, "{process} does not end");
-    }
+    within(PATIENCE, &format!("{process} ends"), || !is_there(process));
 }
 
 #[test]
@@ -270,10 +266,9 @@ fn connections_between_sites_outlive_an_upgrade_and_new_ones_find_their_way() {
     let mut fetching = fetch.stdout(Stdio::piped()).spawn().unwrap();
     assert_eq!(first_line(&mut fetching), "from 192.168.10.2");
     let [_, passed] = a.passed();
-    let deadline = Instant::now() + PATIENCE;
-    while a.passed()[1] < passed + 1_000_000 {
-        assert!(Instant::now() < deadline, "it does not begin");
-    }
+    within(PATIENCE, "it begins", || {
+        a.passed()[1] >= passed + 1_000_000
+    });
     relay.upgrade(pid(&relay.first));
     relay.await_said("this one finishes its sessions");
     // Both ways, while it does.
@@ -352,7 +347,7 @@ fn a_pools_addresses_go_on_over_an_upgrade_under_load() {
         return;
     };
     let world = &relay.world;
-    let _answering = Answering::start(world);
+    let _answering = answering(world);
     let up = Up::start(world, &[]);
     up.wait_until(UP);
     soon(world, CARRIED);
@@ -407,7 +402,7 @@ fn a_fleets_relay_keeps_its_place_and_its_volumes_over_an_upgrade_under_load() {
     let mut etcd = world.in_relay("etcd");
     etcd.arg("--data-dir").arg(world.path("etcd"));
     etcd.stdout(Stdio::null()).stderr(Stdio::null());
-    let _etcd = Kept(etcd.spawn().unwrap());
+    let _etcd = Running(etcd.spawn().unwrap());
     let owner = |world: &World, words: &str| {
         let mut command = world.in_relay(TABANE);
         command.arg("fleet").args(words.split(' '));

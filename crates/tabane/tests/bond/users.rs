@@ -5,6 +5,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::control::until;
+use crate::running::within;
 use crate::up::is_plain;
 use crate::world::{World, first_line, wait_for};
 use crate::{complaint, status, text};
@@ -36,14 +37,6 @@ fn is_served(world: &World) -> bool {
     let seen = text(&output.stdout);
     assert!(output.status.success() && !seen.is_empty(), "{output:?}");
     !is_plain(seen.trim())
-}
-
-/// Tries until `holds`: what another process wrote takes effect within milliseconds.
-fn soon(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !holds() {
-        assert!(Instant::now() < deadline, "never: {what}");
-    }
 }
 
 #[test]
@@ -105,7 +98,7 @@ fn a_volume_that_is_used_up_stays_so_over_a_restart_until_it_is_raised() {
     assert!((3_000_000..3_300_000).contains(&used), "{shown}");
     assert!(!is_served(&world));
     world.manage("user set ann --volume 1GB/month");
-    soon("a larger volume", || is_served(&world));
+    within(PATIENCE, "a larger volume", || is_served(&world));
 }
 
 #[test]
@@ -163,7 +156,7 @@ fn tokens_expire_and_are_worth_so_many_clients() {
         assert!(with(&["join", join]).status.success());
         with(&["run", "echo", "ran"])
     };
-    soon("the token's end", || {
+    within(PATIENCE, "the token's end", || {
         let list = world.manage("token list");
         !list
             .lines()
@@ -191,11 +184,11 @@ fn destinations_and_numbers_are_limited_for_the_user_alone() {
     };
     assert!(!is_served(&world));
     world.manage("user set ann --allow *:8000 --allow 192.0.2.0/24");
-    soon("the new rule", || is_served(&world));
+    within(PATIENCE, "the new rule", || is_served(&world));
     world.manage("user set ann --deny 203.0.113.2");
-    soon("the denial", || !is_served(&world));
+    within(PATIENCE, "the denial", || !is_served(&world));
     world.manage("user set ann --deny none --streams 0");
-    soon("no streams", || !is_served(&world));
+    within(PATIENCE, "no streams", || !is_served(&world));
 
     let mut command = world.tabane(&["run", "--", "sh", "-c", "echo up; cat"]);
     let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -208,7 +201,7 @@ fn destinations_and_numbers_are_limited_for_the_user_alone() {
     );
     drop(first.stdin.take());
     assert!(wait_for(&mut first, PATIENCE).success());
-    soon("room for a session", || {
+    within(PATIENCE, "room for a session", || {
         world.run(&[], "true").status.success()
     });
 }
@@ -263,7 +256,7 @@ fn the_relay_s_own_services_are_not_for_clients() {
     };
     assert!(!is_served());
     world.manage("user set ann --private yes");
-    soon("leave", is_served);
+    within(PATIENCE, "leave", is_served);
     server.kill().unwrap();
     server.wait().unwrap();
 }

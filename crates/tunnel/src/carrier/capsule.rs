@@ -11,7 +11,7 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::frame::{FrameError, MAX_PACKET, Piece, Unframer, frame};
+use super::frame::{Deframer, FrameError, MAX_PACKET, Piece, frame};
 
 /// The type of a datagram.
 const DATAGRAM: u64 = 0;
@@ -32,7 +32,7 @@ pub fn encapsulate(packet: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(packet);
 }
 
-impl Unframer {
+impl Deframer {
     /// Of streams of capsules. Capsules of other types, and datagrams of other contexts, are left
     /// out; what is longer than anything that a proxy has to say is an error.
     #[must_use]
@@ -72,10 +72,10 @@ fn read_capsule(bytes: &[u8]) -> Result<Piece, FrameError> {
 /// Feeds a stream, in two pieces, to the reader, for fuzzing.
 pub fn fuzz_capsules(data: &[u8]) {
     let (first, second) = data.split_at(data.len() / 2);
-    let mut unframer = Unframer::of_capsules();
+    let mut deframer = Deframer::of_capsules();
     for piece in [first, second] {
-        unframer.push(piece);
-        while let Ok(Some(packet)) = unframer.packet() {
+        deframer.push(piece);
+        while let Ok(Some(packet)) = deframer.packet() {
             assert!(
                 (1..=MAX_PACKET).contains(&packet.len()),
                 "a packet of no size"
@@ -116,11 +116,11 @@ fn put_varint(number: u64, out: &mut Vec<u8>) {
 pub(super) struct Capsuled<S> {
     stream: S,
     /// What is written here, up to a whole packet.
-    unframer: Unframer,
+    deframer: Deframer,
     /// What leaves, as capsules.
     outward: Vec<u8>,
     left: usize,
-    inbound: Unframer,
+    inbound: Deframer,
     /// What has come, framed by length.
     inward: Vec<u8>,
     given: usize,
@@ -135,10 +135,10 @@ impl<S> Capsuled<S> {
     pub(super) fn new(stream: S) -> Self {
         Self {
             stream,
-            unframer: Unframer::default(),
+            deframer: Deframer::default(),
             outward: Vec::new(),
             left: 0,
-            inbound: Unframer::of_capsules(),
+            inbound: Deframer::of_capsules(),
             inward: Vec::new(),
             given: 0,
         }
@@ -210,8 +210,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Capsuled<S> {
             return Poll::Pending;
         }
         let taken = bytes.len().min(MAX_OUTWARD);
-        this.unframer.push(&bytes[..taken]);
-        while let Some(packet) = this.unframer.packet().map_err(garbled)? {
+        this.deframer.push(&bytes[..taken]);
+        while let Some(packet) = this.deframer.packet().map_err(garbled)? {
             encapsulate(packet, &mut this.outward);
         }
         if let Poll::Ready(Err(error)) = this.poll_leave(cx) {
@@ -250,7 +250,7 @@ mod tests {
             encapsulate(&[], &mut stream);
         }
         encapsulate(&vec![0; MAX_PACKET + 1], &mut stream);
-        assert_eq!(unframed(&stream, Unframer::of_capsules), packets());
+        assert_eq!(unframed(&stream, Deframer::of_capsules), packets());
     }
 
     #[test]
@@ -260,7 +260,7 @@ mod tests {
         assert_eq!(stream, [0, 4, 0, b'a', b'b', b'c']);
         // The same in numbers longer than need be.
         let longer = [0x40, 0, 0x80, 0, 0, 5, 0x40, 0, b'a', b'b', b'c'];
-        assert_eq!(unframed(&longer, Unframer::of_capsules), [b"abc"]);
+        assert_eq!(unframed(&longer, Deframer::of_capsules), [b"abc"]);
     }
 
     #[test]
@@ -270,9 +270,9 @@ mod tests {
             &[9, 0x80, 1, 0, 1],
             &[0xff; 16],
         ] {
-            let mut unframer = Unframer::of_capsules();
-            unframer.push(head);
-            assert!(unframer.packet().is_err(), "{head:?}");
+            let mut deframer = Deframer::of_capsules();
+            deframer.push(head);
+            assert!(deframer.packet().is_err(), "{head:?}");
         }
     }
 }

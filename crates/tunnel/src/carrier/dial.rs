@@ -97,7 +97,7 @@ pub enum DialError {
          --tls-listen and --behind"
     )]
     NoRelay {
-        /// Where.
+        /// The other end's address.
         to: SocketAddr,
         /// What it answered.
         status: u16,
@@ -115,7 +115,7 @@ pub enum DialError {
     /// Nothing that makes sense came in answer.
     #[error("{to} does not answer as a relay: {source}")]
     Garbled {
-        /// Where.
+        /// The other end's address.
         to: SocketAddr,
         /// What was wrong.
         source: io::Error,

@@ -37,7 +37,7 @@ pub(super) enum Piece {
 /// Takes a stream apart. Holds one packet that is not complete at the most, beside what was read
 /// last.
 #[derive(Debug)]
-pub struct Unframer {
+pub struct Deframer {
     read: fn(&[u8]) -> Result<Piece, FrameError>,
     buffer: Vec<u8>,
     start: usize,
@@ -45,13 +45,13 @@ pub struct Unframer {
     skipped: usize,
 }
 
-impl Default for Unframer {
+impl Default for Deframer {
     fn default() -> Self {
         Self::new(read_frame)
     }
 }
 
-impl Unframer {
+impl Deframer {
     /// Of streams whose pieces are read by this.
     pub(super) const fn new(read: fn(&[u8]) -> Result<Piece, FrameError>) -> Self {
         Self {
@@ -115,15 +115,15 @@ pub(super) mod tests {
     }
 
     /// What comes out of a stream, which is the same however it is cut. Little is kept.
-    pub(in crate::carrier) fn unframed(stream: &[u8], new: fn() -> Unframer) -> Vec<Vec<u8>> {
+    pub(in crate::carrier) fn unframed(stream: &[u8], new: fn() -> Deframer) -> Vec<Vec<u8>> {
         let cut = |step| {
-            let (mut unframer, mut out) = (new(), Vec::new());
+            let (mut deframer, mut out) = (new(), Vec::new());
             for piece in stream.chunks(step) {
-                unframer.push(piece);
-                while let Some(packet) = unframer.packet().unwrap() {
+                deframer.push(piece);
+                while let Some(packet) = deframer.packet().unwrap() {
                     out.push(packet.to_vec());
                 }
-                assert!(unframer.buffer.len() - unframer.start <= MAX_PACKET + 16);
+                assert!(deframer.buffer.len() - deframer.start <= MAX_PACKET + 16);
             }
             out
         };
@@ -142,13 +142,13 @@ pub(super) mod tests {
             frame(&[], &mut stream);
         }
         frame(&vec![0; MAX_PACKET + 1], &mut stream);
-        assert_eq!(unframed(&stream, Unframer::default), packets());
+        assert_eq!(unframed(&stream, Deframer::default), packets());
     }
 
     #[test]
     fn what_is_not_framed_is_noticed() {
-        let mut unframer = Unframer::default();
-        unframer.push(b"HTTP/1.1 200 OK\r\n");
-        assert_eq!(unframer.packet(), Err(FrameError(0x4854)));
+        let mut deframer = Deframer::default();
+        deframer.push(b"HTTP/1.1 200 OK\r\n");
+        assert_eq!(deframer.packet(), Err(FrameError(0x4854)));
     }
 }

@@ -54,7 +54,7 @@ pub enum ProxyError {
     /// It said no.
     #[error("the proxy {proxy} does not connect to the relay: {why}")]
     Refused {
-        /// Which.
+        /// The proxy, as it was given.
         proxy: String,
         /// Its answer.
         why: String,
@@ -62,7 +62,7 @@ pub enum ProxyError {
     /// It is no proxy, or the connection broke.
     #[error("the proxy {proxy} does not answer as one: {source}")]
     Garbled {
-        /// Which.
+        /// The proxy, as it was given.
         proxy: String,
         /// What was wrong.
         source: io::Error,

@@ -81,23 +81,6 @@ impl UdpFlow {
         }
     }
 
-    /// Waits for the relay's word on the flow, which [`recv`](Self::recv) then does not tell again.
-    ///
-    /// # Errors
-    /// The relay refused it, or the session ended.
-    pub async fn opened(&self) -> Result<(), FlowError> {
-        let status = poll_fn(|cx| self.flow.borrow_mut().stream_mut().poll_status(cx)).await;
-        match status {
-            Ok(Status::Open) => {
-                self.is_open.set(true);
-                Ok(())
-            }
-            Ok(status) => Err(FlowError::Refused(status)),
-            Err(StreamEnd::SessionLost) => Err(FlowError::SessionLost),
-            Err(StreamEnd::Reset | StreamEnd::Finished) => Err(FlowError::Ended),
-        }
-    }
-
     /// Sends one datagram; like UDP, it may be lost on the way or for want of room.
     ///
     /// # Errors

@@ -14,7 +14,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-use crate::carrier::{BoxStream, Unframer, frame};
+use crate::carrier::{BoxStream, Deframer, frame};
 use tabane_base::Bytes;
 use tabane_core::{FourTuple, SocketId, Transmit};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -51,7 +51,7 @@ struct Entry {
     link: String,
     remote: SocketAddr,
     line: Rc<Line>,
-    unframer: Unframer,
+    deframer: Deframer,
     volume: Volume,
     task: AbortHandle,
 }
@@ -104,7 +104,7 @@ impl Streams {
             link: link.to_owned(),
             remote,
             line,
-            unframer: Unframer::default(),
+            deframer: Deframer::default(),
             volume: Volume::default(),
             task: task.abort_handle(),
         };
@@ -139,7 +139,7 @@ impl Streams {
             return News::default();
         };
         entry.line.is_ringing.set(false);
-        entry.unframer.push(&entry.line.inbox.borrow());
+        entry.deframer.push(&entry.line.inbox.borrow());
         entry.line.inbox.borrow_mut().clear();
         // Read on, where the inbox was full.
         entry.line.wake();
@@ -150,7 +150,7 @@ impl Streams {
         };
         let mut has_ended = entry.line.has_ended.get();
         loop {
-            match entry.unframer.packet() {
+            match entry.deframer.packet() {
                 Ok(Some(packet)) => {
                     entry.volume.on_received(packet);
                     take(tuple, packet);

@@ -12,7 +12,7 @@ use crate::target::{HostName, MAX_NAME, Target};
 pub struct PortClaim {
     /// How visitors come.
     pub protocol: Protocol,
-    /// Where.
+    /// The ports asked for.
     pub ports: PortRange,
 }
 

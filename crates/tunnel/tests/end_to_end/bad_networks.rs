@@ -7,7 +7,7 @@ use std::future::pending;
 use std::net::SocketAddr;
 
 use tabane_core::PathStatus;
-use tabane_tunnel::carrier::{Acceptor, Certificate, Dial, Unframer, Visit, encapsulate};
+use tabane_tunnel::carrier::{Acceptor, Certificate, Deframer, Dial, Visit, encapsulate};
 use tabane_tunnel::{Carrier, CarrierKind, CarrierWish, Client, LinkSnapshot, TlsPeer};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
@@ -177,7 +177,7 @@ async fn pass_udp(mut tcp: TcpStream) {
     let hello = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\n\
                   Upgrade: connect-udp\r\nCapsule-Protocol: ?1\r\n\r\n";
     tcp.write_all(hello).await.unwrap();
-    let (mut capsules, mut datagram) = (Unframer::of_capsules(), vec![0; 9_000]);
+    let (mut capsules, mut datagram) = (Deframer::of_capsules(), vec![0; 9_000]);
     let mut bytes = vec![0; 4_096];
     loop {
         tokio::select! {

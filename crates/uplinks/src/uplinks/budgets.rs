@@ -36,7 +36,7 @@ impl Budgets {
         links: impl IntoIterator<Item = LinkFacts<'a>>,
     ) {
         let budget = |link: LinkFacts<'_>| {
-            let budget = policy.judge(&link).decision.budget?;
+            let budget = policy.terms_of(&link).decision.budget?;
             Some((link.name.to_owned(), budget))
         };
         self.of = links.into_iter().filter_map(budget).collect();

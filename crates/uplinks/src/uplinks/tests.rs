@@ -64,7 +64,7 @@ impl Host {
     /// What other programs read of the phone's account.
     fn written(&self) -> Option<Bytes> {
         let policy = LinkPolicy::load(&self.store).unwrap();
-        policy.verdict(&interface("usb0", &[])).used
+        policy.terms(&interface("usb0", &[])).used
     }
 
     /// Waits until the thread has written so much.

@@ -21,10 +21,7 @@ fn ten_minutes_without_etcd_change_nothing_for_known_clients_and_end_by_themselv
         let Some(mut world) = World::make(1).await else {
             return;
         };
-        let user = ann(Some("1GB/month"));
-        world.add_user(&user);
-        let admits = token(TokenUses::Many, Some(user.name.clone()));
-        world.add_tokens(std::slice::from_ref(&admits));
+        let (user, admits) = world.ann("1GB/month");
         let mut oslo = world.relay("oslo").await;
         let (client, other) = (key(), key());
         for known in [client, other] {
@@ -110,11 +107,7 @@ async fn outlast(
     tokio::time::resume();
     world.server.run_all();
     wait_for(&Etcd::new(world.at.clone())).await;
-    world
-        .book
-        .update(|list| list.set_revoked(other, true))
-        .unwrap()
-        .unwrap();
+    world.set_revoked(other, true);
     let is_revoked = |news: &News| {
         let verdict = news.list.recognise(other, None, 0);
         verdict == Some(AccessAnswer::RefusedRevoked)

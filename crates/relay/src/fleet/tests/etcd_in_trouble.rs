@@ -158,24 +158,16 @@ fn a_slow_etcd_makes_newcomers_wait_and_nobody_else() {
         let way = Way::to(world.server.port(), 0);
         world.at = way.address();
         let oslo = world.relay("oslo").await;
-        let admits = token(TokenUses::Many, None);
-        world.add_tokens(std::slice::from_ref(&admits));
+        let admits = world.token(None);
         let client = key();
         oslo.enrol(client, &admits.token).await.unwrap();
-        let is_known = || {
-            let verdict = oslo.keeper().list().recognise(client, None, 0);
-            verdict == Some(AccessAnswer::Known(None))
-        };
+        let is_known = || oslo.knows(client) == Some(AccessAnswer::Known(None));
         // Slow: newcomers come in, later.
         way.late_ms.store(400, Ordering::Relaxed);
         let answer = oslo.enrol(key(), &admits.token).await;
         assert_eq!(answer, Ok(AccessAnswer::Enrolled(None)));
         assert!(is_known());
-        world
-            .book
-            .update(|list| list.set_revoked(client, true))
-            .unwrap()
-            .unwrap();
+        world.set_revoked(client, true);
         until("revoked", || !is_known()).await;
         // Slower than anybody waits: they are told to come again, and it is over with the cause.
         way.late_ms.store(6_000, Ordering::Relaxed);
@@ -216,13 +208,9 @@ fn many_strangers_are_looked_up_together_and_volumes_are_lent_meanwhile() {
         let way = Way::to(world.server.port(), 0);
         world.at = way.address();
         let oslo = world.relay("oslo").await;
-        let user = ann(Some("1GB/month"));
-        world.add_user(&user);
-        let admits = token(TokenUses::Many, Some(user.name.clone()));
-        world.add_tokens(std::slice::from_ref(&admits));
+        let (user, admits) = world.ann("1GB/month");
         oslo.enrol(key(), &admits.token).await.unwrap();
-        let holding = || oslo.keeper().news().borrow().holdings[&user.name].clone();
-        let lent = holding().lent;
+        let lent = holding(oslo.keeper(), &user).lent;
 
         way.late_ms.store(10, Ordering::Relaxed);
         let stranger = |_| {
@@ -242,13 +230,8 @@ fn many_strangers_are_looked_up_together_and_volumes_are_lent_meanwhile() {
         };
         // Its turn comes after the first of them.
         let lending = async {
-            oslo.keeper().order(Order::Used(vec![Wish {
-                user: user.name.clone(),
-                period: holding().period,
-                used: Bytes::new(lent),
-                sessions: 1,
-            }]));
-            until("more is lent", || holding().lent > lent).await;
+            tell_used(oslo.keeper(), &user, lent);
+            until("more is lent", || holding(oslo.keeper(), &user).lent > lent).await;
             way.parts.load(Ordering::Relaxed) - before
         };
         let (answers, lent_after) = tokio::join!(enrolling, lending);
@@ -290,8 +273,7 @@ fn an_etcd_of_another_version_is_named_and_not_waited_for() {
         let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", body.len());
         let old = pretend(head + body);
         let mut oslo = world.relay("oslo").await;
-        let admits = token(TokenUses::Many, None);
-        world.add_tokens(std::slice::from_ref(&admits));
+        let admits = world.token(None);
         let client = key();
         oslo.enrol(client, &admits.token).await.unwrap();
         let copy = oslo.state.join("fleet.copy");
@@ -301,8 +283,7 @@ fn an_etcd_of_another_version_is_named_and_not_waited_for() {
         oslo.kill();
         // It has its copy, and is known there.
         oslo.start(&old).await.unwrap();
-        let verdict = oslo.keeper().list().recognise(client, None, 0);
-        assert_eq!(verdict, Some(AccessAnswer::Known(None)));
+        assert_eq!(oslo.knows(client), Some(AccessAnswer::Known(None)));
         let away = || oslo.keeper().news().borrow().away.clone();
         until("it says why", || away().is_some()).await;
         let why = away().unwrap();
@@ -351,15 +332,11 @@ fn a_full_etcd_keeps_newcomers_out_until_somebody_makes_room() {
             return;
         };
         let mut oslo = world.relay("oslo").await;
-        let admits = token(TokenUses::Many, None);
-        world.add_tokens(std::slice::from_ref(&admits));
+        let admits = world.token(None);
         let client = key();
         oslo.enrol(client, &admits.token).await.unwrap();
         fill(&world).await;
-        let is_known = |member: &Member| {
-            let verdict = member.keeper().list().recognise(client, None, 0);
-            verdict == Some(AccessAnswer::Known(None))
-        };
+        let is_known = |member: &Member| member.knows(client) == Some(AccessAnswer::Known(None));
         let refused = oslo.enrol(key(), &admits.token).await;
         assert_eq!(refused, Err(CloseReason::Unavailable));
         assert!(is_known(&oslo));
@@ -391,20 +368,12 @@ fn a_relay_ends_at_once_though_nothing_can_be_given_back() {
         let Some(world) = World::of(server).await else {
             return;
         };
-        let user = ann(Some("100MB/month"));
-        world.add_user(&user);
-        let admits = token(TokenUses::Many, Some(user.name.clone()));
-        world.add_tokens(std::slice::from_ref(&admits));
+        let (user, admits) = world.ann("100MB/month");
         let mut oslo = world.relay("oslo").await;
         oslo.enrol(key(), &admits.token).await.unwrap();
-        let holding = oslo.keeper().news().borrow().holdings[&user.name].clone();
+        let lent = holding(oslo.keeper(), &user).lent;
         fill(&world).await;
-        oslo.keeper().order(Order::Used(vec![Wish {
-            user: user.name.clone(),
-            period: holding.period,
-            used: Bytes::new(holding.lent / 4),
-            sessions: 1,
-        }]));
+        tell_used(oslo.keeper(), &user, lent / 4);
         let begin = Instant::now();
         oslo.keeper.take().unwrap().close();
         let took = begin.elapsed();

@@ -11,7 +11,7 @@ use toml_edit::Value;
 use crate::failure::Failure;
 use crate::output;
 use tabane_store::{atomic_file, write_policy};
-use tabane_uplinks::policy_edit::{self, Values, Whose};
+use tabane_uplinks::policy_edit::{self, LinkSelector, Values};
 
 /// Set how a link may be used; what is not named stays as it was
 ///
@@ -94,8 +94,8 @@ pub(super) fn unset(path: &Path, link: &str) -> Result<()> {
     write(path, policy_edit::unset(&text, named(link)))
 }
 
-const fn named(link: &str) -> Whose<'_> {
-    Whose {
+const fn named(link: &str) -> LinkSelector<'_> {
+    LinkSelector {
         name: Some(link),
         kind: None,
     }

@@ -20,7 +20,7 @@ use super::relay::RelayProcess;
 use super::{Fetch, LinkChoice, curl};
 use crate::demo::directory::Directory;
 use crate::demo::web_server::WebServer;
-use tabane_client::{Carriage, ProxyListener, UdpOrder};
+use tabane_client::{OpenConnections, ProxyListener, UdpOrder};
 use tabane_store::{RelayEntry, secret};
 
 const ANY_PORT: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
@@ -120,7 +120,7 @@ impl ProxySession {
             address: listener.address(),
             serving: tokio::task::spawn_local(listener.serve(
                 client.clone().into(),
-                Carriage::default(),
+                OpenConnections::default(),
                 tabane_client::RuleBook::default(),
             )),
             client,

@@ -4,9 +4,9 @@
 /// status of wrong usage, 2.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct Mistake(String);
+pub struct UsageError(String);
 
-impl Mistake {
+impl UsageError {
     /// With what to do about it.
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())

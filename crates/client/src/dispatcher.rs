@@ -22,9 +22,9 @@ use tabane_policy::{FlowFacts, OnFailure, Protocol, Sender};
 use tabane_tunnel::{Silence, Target, system_resolvers};
 
 use crate::associations::{Answer, Associations, Beginning, Deliver, Stranger};
-use crate::carriage::Carriage;
 use crate::far_ends::FarEnds;
 use crate::near_names::{DNS_PORT, asks_for_near};
+use crate::open_connections::OpenConnections;
 use crate::opening::{connect_plainly, open};
 use crate::questions;
 use crate::route::Route;
@@ -38,9 +38,9 @@ pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Carries captured traffic. Copies do the same.
 #[derive(Clone)]
-pub(crate) struct Carrier {
+pub(crate) struct Dispatcher {
     far_ends: FarEnds,
-    carriage: Carriage,
+    connections: OpenConnections,
     /// The resolvers of this host: a question to them is one to the relay's.
     resolvers: Rc<RefCell<Vec<IpAddr>>>,
     /// Of the one link that everything goes by, if it does.
@@ -51,13 +51,17 @@ pub(crate) struct Carrier {
     on_failure: Option<OnFailure>,
 }
 
-impl Carrier {
+impl Dispatcher {
     /// For one command, which asked for the session: a silent one is waited for.
-    pub(crate) fn for_command(far_ends: FarEnds, carriage: Carriage, rules: RuleBook) -> Self {
+    pub(crate) fn for_command(
+        far_ends: FarEnds,
+        connections: OpenConnections,
+        rules: RuleBook,
+    ) -> Self {
         Self {
             link_resolvers: far_ends.link_resolvers().into(),
             far_ends,
-            carriage,
+            connections,
             resolvers: Rc::new(RefCell::new(resolver_addresses())),
             rules,
             silence: Silence::Waits,
@@ -71,7 +75,7 @@ impl Carrier {
         Self {
             silence: Silence::GivesBack,
             on_failure: strict.then_some(OnFailure::Wait),
-            ..Self::for_command(far_ends, Carriage::default(), rules)
+            ..Self::for_command(far_ends, OpenConnections::default(), rules)
         }
     }
 
@@ -249,12 +253,12 @@ impl Carrier {
 
     /// Carries one connection, in a task of its own.
     pub(crate) fn carry(&self, caller: Caller, route: Route) {
-        let (far_ends, carriage) = (self.far_ends.clone(), self.carriage.clone());
+        let (far_ends, connections) = (self.far_ends.clone(), self.connections.clone());
         tokio::task::spawn_local(async move {
             let asks = route.plain.is_some_and(|dest| dest.port() == DNS_PORT);
             match asks && far_ends.sites().have_names() {
-                true => questions::serve(&far_ends, &carriage, caller, route).await,
-                false => serve(&far_ends, &carriage, caller, &route).await,
+                true => questions::serve(&far_ends, &connections, caller, route).await,
+                false => serve(&far_ends, &connections, caller, &route).await,
             }
         });
     }
@@ -316,7 +320,12 @@ fn stranger(sender: CaptureSender, flows: FlowTable, flow: CapturedFlow) -> Stra
 }
 
 /// Opens the far half first: until then the program waits in `connect()`.
-async fn serve(far_ends: &FarEnds, carriage: &Carriage, mut caller: Caller, route: &Route) {
+async fn serve(
+    far_ends: &FarEnds,
+    connections: &OpenConnections,
+    mut caller: Caller,
+    route: &Route,
+) {
     let opened = tokio::select! {
         opened = open(far_ends, route, connect_plainly(far_ends, route)) => opened,
         () = caller.gone() => return,
@@ -325,9 +334,9 @@ async fn serve(far_ends: &FarEnds, carriage: &Carriage, mut caller: Caller, rout
         Ok(far) => {
             if let Some(program) = caller.accept().await {
                 // Not before: who has given up is not waited for.
-                let passenger = carriage.board();
+                let connection = connections.begin();
                 far.carry(program, Vec::new(), &route.target).await;
-                drop(passenger);
+                drop(connection);
             }
         }
         Err(Refusal::Refused) => caller.refuse(SynRefusal::Refused),

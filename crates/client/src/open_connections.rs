@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Counts connections under way. Copies count the same.
 #[derive(Debug, Clone, Default)]
-pub struct Carriage(Rc<Inner>);
+pub struct OpenConnections(Rc<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
@@ -32,13 +32,13 @@ struct Inner {
 
 /// One connection, until dropped.
 #[derive(Debug)]
-pub(crate) struct Passenger(Carriage);
+pub(crate) struct OpenConnection(OpenConnections);
 
-impl Carriage {
+impl OpenConnections {
     /// Counts one more connection.
-    pub(crate) fn board(&self) -> Passenger {
+    pub(crate) fn begin(&self) -> OpenConnection {
         self.0.under_way.set(self.0.under_way.get() + 1);
-        Passenger(self.clone())
+        OpenConnection(self.clone())
     }
 
     /// Waits until all connections have ended, or nothing moves any more.
@@ -77,7 +77,7 @@ impl Carriage {
     }
 }
 
-impl Drop for Passenger {
+impl Drop for OpenConnection {
     fn drop(&mut self) {
         let inner = &self.0.0;
         inner.under_way.set(inner.under_way.get() - 1);
@@ -117,14 +117,14 @@ mod tests {
     /// How long a command's end waits with `count` connections under way, the first of which end
     /// after so many seconds each, while every look finds `step` bytes more acknowledged.
     async fn waited(count: usize, ends_after_s: &[u64], step: u64) -> Duration {
-        let carriage = Carriage::default();
-        let mut passengers: Vec<_> = (0..count).map(|_| carriage.board()).collect();
+        let connections = OpenConnections::default();
+        let mut open: Vec<_> = (0..count).map(|_| connections.begin()).collect();
         let acknowledged = Cell::new(0);
         let begun_at = Instant::now();
         let ending = async {
             for seconds in ends_after_s {
                 sleep(Duration::from_secs(*seconds)).await;
-                passengers.pop();
+                open.pop();
             }
             std::future::pending::<()>().await;
         };
@@ -136,7 +136,7 @@ mod tests {
             }
         };
         tokio::select! {
-            () = carriage.settle_by(look) => {}
+            () = connections.settle_by(look) => {}
             () = ending => {}
         }
         begun_at.elapsed()
@@ -164,7 +164,7 @@ mod tests {
             queued: u64::from(begun_at.elapsed() < queued_for),
             acknowledged: (1, 0),
         };
-        Carriage::default().settle_by(look).await;
+        OpenConnections::default().settle_by(look).await;
         let waited = begun_at.elapsed();
         assert!(waited >= queued_for && waited < queued_for + FIRST_LOOK * 2);
     }
