@@ -131,8 +131,8 @@ mod tests {
         let mtu = Bytes::new(1_500);
         let there = Duration::from_millis(20);
         let mut path = Tabane::new(mtu, Instant::EPOCH, Seed(1).rng("path"));
-        for number in 1..8_000_u64 {
-            let back = Duration::from_micros(10_000 + number % 2_000 * 3);
+        for number in 1..24_000_u64 {
+            let back = Duration::from_micros(10_000 + number % 6_000);
             let now = Instant::from_millis(100 + number);
             let sample = RateSample {
                 newly_acked: mtu,
