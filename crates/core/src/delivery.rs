@@ -175,7 +175,6 @@ impl DeliveryEstimator {
         min_rtt: Duration,
     ) -> RateSample {
         let ack = std::mem::take(&mut self.ack);
-        self.delivered_at = self.delivered_at.max(unheld);
         let mut sample = RateSample {
             newly_acked: ack.newly_acked,
             newly_lost: ack.newly_lost,
@@ -192,6 +191,10 @@ impl DeliveryEstimator {
             sample.prior_delivered = self.delivered;
             return sample;
         };
+        let rtt = now.since(sent_at);
+        // Nothing is held for longer than its round trip exceeds the shortest, whatever a peer says.
+        let unheld = unheld.max(now - rtt.saturating_sub(min_rtt));
+        self.delivered_at = self.delivered_at.max(unheld);
         let send_interval = sent_at.since(state.first_sent_at);
         let ack_interval = self.delivered_at.since(state.delivered_at);
         self.first_sent_at = sent_at;
@@ -201,7 +204,7 @@ impl DeliveryEstimator {
         sample.tx_in_flight = state.tx_in_flight;
         sample.lost_in_sample = self.lost - state.lost;
         sample.is_app_limited = state.is_app_limited;
-        sample.rtt = Some(now.since(sent_at));
+        sample.rtt = Some(rtt);
         // A packet that nothing else was under way with shows how long the path is, and not how
         // fast: a shaper that had time to rest lets it through at once.
         let is_alone = sample.delivered == sample.tx_in_flight && sample.delivered <= ack.largest;
