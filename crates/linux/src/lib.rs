@@ -13,6 +13,7 @@ pub mod caller;
 pub mod capture;
 pub mod cgroup;
 pub mod child;
+pub mod conntrack;
 pub mod descriptors;
 mod directory_watch;
 mod egress;

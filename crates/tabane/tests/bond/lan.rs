@@ -6,9 +6,11 @@
 
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use super::text;
+use crate::relays::Kept;
 use crate::up::{UP, Up, forbid_plain_pings, hop, is_plain};
 use crate::world::{World, ip};
 
@@ -117,6 +119,23 @@ impl Drop for Host<'_> {
     }
 }
 
+/// Asks a server again and again from one socket who it is, and says where that changes.
+const ASK: &str = "
+import socket
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.settimeout(0.1)
+known = None
+while True:
+    s.sendto(b'?', ('203.0.113.2', 9001))
+    try:
+        peer = s.recv(100).decode()
+    except TimeoutError:
+        continue
+    if peer != known:
+        print(peer, flush=True)
+    known = peer
+";
+
 /// A connection of a host's that began without tabane.
 struct Open {
     program: Child,
@@ -210,4 +229,46 @@ fn hosts_behind_are_carried_and_never_cut_off() {
     assert!(!open.goes_on());
     let carried = host.peers();
     assert!(carried.iter().all(is_far), "{carried:?}");
+}
+
+/// As hosts behind a router are, whose flows are named as they leave.
+#[test]
+fn datagrams_of_hosts_go_on_plainly_when_it_ends() {
+    let Some(world) = World::new(&[]) else { return };
+    if !forbid_plain_pings(&world) {
+        println!("skipped: no nft");
+        return;
+    }
+    world.join();
+    let host = Host::new(&world);
+    let naming = "add table ip names; \
+                  add chain ip names out { type nat hook postrouting priority 100; }; \
+                  add rule ip names out oifname { c1, c2 } masquerade";
+    assert!(
+        world
+            .in_client("nft")
+            .arg(naming)
+            .status()
+            .unwrap()
+            .success()
+    );
+    let mut up = Up::start(&world, &["--lan", "c9"]);
+    up.wait_until(UP);
+    let mut python = host.command("python3");
+    let python = python.args(["-c", ASK]).stdout(Stdio::piped());
+    let mut program = Kept(python.spawn().unwrap());
+    let (said, peers) = mpsc::channel();
+    let heard = BufReader::new(program.0.stdout.take().unwrap()).lines();
+    std::thread::spawn(move || {
+        heard
+            .map_while(Result::ok)
+            .try_for_each(|peer| said.send(peer))
+    });
+    let patience = Duration::from_secs(10);
+    let carried = peers.recv_timeout(patience).unwrap();
+    assert!(!is_plain(&carried), "{carried}");
+    assert!(world.tabane(&["down"]).status().unwrap().success());
+    up.child.wait().unwrap();
+    let plain = peers.recv_timeout(patience).expect("answered again");
+    assert!(is_plain(&plain), "{plain}");
 }
