@@ -143,7 +143,8 @@ fn a_relay_that_moves_is_followed_by_its_name_and_nothing_is_cut() {
         assert!(done.unwrap().success(), "{arguments}");
     };
     run(world.in_relay("ip"), "addr add 203.0.113.9/32 dev r0");
-    let rules = "add table ip old; add chain ip old in { type filter hook prerouting priority 0; }; \
+    let rules = "add table ip old; \
+                 add chain ip old in { type filter hook prerouting priority 0; }; \
                  add rule ip old in iifname { r1, r2 } ip daddr 203.0.113.1 drop";
     let mut nft = world.in_relay("nft");
     assert!(nft.arg(rules).status().unwrap().success());
