@@ -272,3 +272,40 @@ fn datagrams_of_hosts_go_on_plainly_when_it_ends() {
     let plain = peers.recv_timeout(patience).expect("answered again");
     assert!(is_plain(&plain), "{plain}");
 }
+
+/// As Docker has it on the machine where it runs.
+#[test]
+fn hosts_behind_a_bridge_that_filters_are_not_cut_off() {
+    let Some(world) = World::new(&[]) else { return };
+    let filters = |value| {
+        let mut sysctl = world.in_client("sysctl");
+        let key = format!("net.bridge.bridge-nf-call-iptables={value}");
+        let done = sysctl.args(["-qw", &key, &key.replace("iptables", "ip6tables")]);
+        done.output().unwrap().status.success()
+    };
+    if !forbid_plain_pings(&world) || !filters(1) {
+        println!("skipped: no nft, or bridges filter nothing here");
+        return;
+    }
+    world.join();
+    let host = Host::new(&world);
+    let c = world.client_ns();
+    for line in [
+        format!("-n {c} link add br9 type bridge"),
+        format!("-n {c} addr flush dev c9"),
+        format!("-n {c} link set c9 master br9"),
+        format!("-n {c} addr add 10.72.0.1/24 dev br9"),
+        format!("-n {c} link set br9 up"),
+    ] {
+        ip(&line);
+    }
+    let refused = world.tabane(&["up", "--lan", "br9"]).output().unwrap();
+    let said = text(&refused.stderr);
+    assert!(said.contains("sysctl -w net.bridge."), "{said}");
+    assert!(is_from_lan(&host.peer("http://203.0.113.2:8000/peer")));
+    assert!(filters(0));
+    let up = Up::start(&world, &["--lan", "br9"]);
+    up.wait_until(UP);
+    let carried = host.peer("http://203.0.113.2:8000/peer");
+    assert!(!is_from_lan(&carried) && !is_plain(&carried), "{carried}");
+}
