@@ -34,6 +34,12 @@ impl MemoryPool {
         }
     }
 
+    /// What it has for all.
+    #[must_use]
+    pub const fn size(&self) -> Bytes {
+        Bytes::new(self.size as u64)
+    }
+
     /// Held by all together. More than the pool's size only by what each session and stream has in
     /// any case, 32 KiB.
     #[cfg(test)]

@@ -21,6 +21,7 @@ mod gatekeeper;
 pub mod gateway;
 mod keeper;
 mod partner;
+mod room;
 mod service;
 mod state;
 mod succession;

@@ -26,6 +26,7 @@ use crate::exit::{self, ExitRules};
 use crate::fleet::{FleetKeeper, FleetOrder};
 use crate::gatekeeper::{Door, Gatekeeper, Newcomers};
 use crate::keeper::{FileKeeper, Keeper};
+use crate::room;
 use crate::state::RelayState;
 use crate::succession::{Estate, Upgrade};
 use crate::view::RelayView;
@@ -111,7 +112,7 @@ impl RelayService {
                 is_open,
                 ..ServerConfig::default()
             },
-            session: order.session,
+            session: room::fitted(order.session),
             own_addresses: public_ips(&order.public),
             authorise: Box::new(move |applicant| considering.consider(applicant)),
             resolvers: system_resolvers(),

@@ -153,16 +153,18 @@ impl RelayState {
         Ok(all.find(|user| user.name == name.as_str()))
     }
 
-    /// Remembers under which addresses clients reach the relay.
+    /// Remembers under which addresses clients reach the relay. One that is started again needs no
+    /// disk for what is known already.
     pub fn announce(&self, addresses: &[Destination]) -> Result<()> {
+        let path = self.root.join("relay.toml");
         let addresses = addresses.iter().map(ToString::to_string).collect();
-        let text = toml::to_string(&Announcement { addresses })
-            .context("cannot write the relay's addresses as TOML")?;
-        atomic_file::replace(
-            &self.root.join("relay.toml"),
-            text.as_bytes(),
-            atomic_file::PUBLIC,
-        )
+        let announcement = Announcement { addresses };
+        if read_toml(&path).is_ok_and(|known| known.as_ref() == Some(&announcement)) {
+            return Ok(());
+        }
+        let text =
+            toml::to_string(&announcement).context("cannot write the relay's addresses as TOML")?;
+        atomic_file::replace(&path, text.as_bytes(), atomic_file::PUBLIC)
     }
 
     /// The addresses of the last start.

@@ -18,8 +18,8 @@ const LAST_RESOLVE_PAUSE: Duration = Duration::from_secs(15);
 /// Names that are known are looked up again after this.
 const NAMES_LAST: Duration = Duration::from_secs(600);
 
-/// Looks up relays' names for ever: those without an address ever more rarely, and whenever
-/// interfaces change; those with one now and then, for they may move.
+/// Looks up relays' names for ever: those without an address, and all while the relay in use is
+/// silent, ever more rarely and whenever interfaces change; else now and then, for they may move.
 pub(super) async fn follow(
     client: Client,
     relays: Vec<(RelayName, RelayEntry)>,
@@ -29,16 +29,17 @@ pub(super) async fn follow(
     let mut pause = FIRST_RESOLVE_PAUSE;
     let mut renew_at = Instant::now() + NAMES_LAST;
     loop {
-        let is_missing = known.iter().any(Vec::is_empty);
+        let is_missing = client.is_given_up() || known.iter().any(Vec::is_empty);
         let next_at = match is_missing {
             true => renew_at.min(Instant::now() + pause),
             false => renew_at,
         };
         tokio::select! {
             () = sleep_until(next_at) => pause = (pause * 2).min(LAST_RESOLVE_PAUSE),
+            () = client.until_given_up(), if !is_missing => pause = FIRST_RESOLVE_PAUSE,
             Some(()) = watch.changed(), if is_missing => pause = FIRST_RESOLVE_PAUSE,
         }
-        let is_renewal = renew_at <= Instant::now();
+        let is_renewal = renew_at <= Instant::now() || client.is_given_up();
         if is_renewal {
             renew_at = Instant::now() + NAMES_LAST;
         }

@@ -2,7 +2,9 @@
 //!
 //! Owns the rules' text. They stay behind when the process is killed, and do nothing then: marked
 //! packets find an empty routing table and go on by the machine's own, and a TPROXY rule without a
-//! listener passes packets on unmarked. So nothing here can cut anybody off.
+//! listener passes packets on unmarked. So nothing here can cut anybody off. Only UDP that hosts
+//! behind a router had under way may wait then: until the next start, `tabane down`, or a rest of
+//! two minutes.
 
 mod site_packets;
 
@@ -12,7 +14,7 @@ use std::net::IpAddr;
 use anyhow::{Context, Result};
 use tabane_base::Prefix;
 use tabane_linux::{
-    nft,
+    conntrack, nft,
     routing::{MarkRule, Routing},
 };
 use tabane_uplinks::clear_gateways;
@@ -53,6 +55,8 @@ const LEFT_ALONE_BUT_SITES: &str = "ip daddr @spared4 return\nip6 daddr @spared6
 
 /// What the kernel remembers of flows that go by the TUN device under its address.
 const LODGED: u32 = 0x1066;
+/// The same of flows of hosts behind this machine that came to the sockets here.
+const TAKEN: u32 = 0x106b;
 
 /// What the rules are to do.
 #[derive(Debug, Default)]
@@ -207,10 +211,11 @@ impl Filter {
             false => few_hops.to_owned() + &nft::leave_open_alone("", &also),
         };
         // Their mark brings them here, and past the sockets' hold.
-        let released = to_sockets(&released, lan.port, "");
-        let taken = to_sockets("", lan.port, &also);
+        let released = to_sockets(&released, lan.port, "accept");
+        let taken = to_sockets("", lan.port, &format!("{also} goto taken"));
         format!(
-            "chain lan {{\ntype filter hook prerouting priority mangle\n\
+            "chain taken {{\nct mark 0 ct mark set {TAKEN}\n}}\n\
+             chain lan {{\ntype filter hook prerouting priority mangle\n\
              meta mark {answers} accept\n{released}iifname != {{ {} }} return\n\
              fib daddr type {{ local, broadcast, multicast, anycast }} return\n\
              {left_alone}{beside}{open}{taken}}}\n",
@@ -287,12 +292,12 @@ impl Filter {
     }
 }
 
-/// Hands the TCP and UDP that `matches` to the sockets on `port`, and does `also`.
-fn to_sockets(matches: &str, port: u16, also: &str) -> String {
+/// Hands the TCP and UDP that `matches` to the sockets on `port`, and then does what `end` says.
+fn to_sockets(matches: &str, port: u16, end: &str) -> String {
     let rule = |(version, family, host)| {
         format!(
             "{matches} meta nfproto {version} meta l4proto {{ tcp, udp }} \
-             tproxy {family} to {host}:{port} {also} accept\n"
+             tproxy {family} to {host}:{port} {end}\n"
         )
     };
     [("ipv4", "ip", "127.0.0.1"), ("ipv6", "ip6", "[::1]")]
@@ -332,7 +337,13 @@ pub(super) async fn clear_leftovers() -> Result<()> {
     clear_gateways().await?;
     match nft::remove_table(TABLE) {
         // Without the program there are no rules of ours.
-        Ok(()) | Err(nft::NftError::Missing) => Ok(()),
-        Err(error) => Err(error).context("cannot remove our packet filter rules"),
+        Ok(()) | Err(nft::NftError::Missing) => {}
+        Err(error) => return Err(error).context("cannot remove our packet filter rules"),
     }
+    // A router names what leaves with a flow's first packet, which did not leave. What goes on
+    // sending would keep the flow, and leave without a name that is answered.
+    if let Err(error) = conntrack::forget(TAKEN) {
+        tracing::debug!(%error, "cannot have the flows of hosts behind forgotten");
+    }
+    Ok(())
 }

@@ -4,10 +4,12 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::fs;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::rc::Rc;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use tabane_linux::{
     neighbours::Neighbours,
     raw_ip::{RawIp, port_unreachable},
@@ -24,6 +26,8 @@ use tabane_tunnel::OWN_MARK;
 const MAX_DATAGRAM: usize = 65_535;
 /// Addresses that a socket hears of without having asked, which are remembered with a socket each.
 const MAX_STRANGERS: usize = 16;
+/// By these, under `net.bridge`, bridges have packets filtered as if they were routed.
+const FILTERED: [&str; 2] = ["bridge-nf-call-iptables", "bridge-nf-call-ip6tables"];
 
 /// The sockets for hosts behind this machine.
 #[derive(Debug)]
@@ -36,6 +40,7 @@ pub(super) struct Lan {
 impl Lan {
     /// For hosts behind these interfaces.
     pub(super) async fn set_up(routing: &Routing, interfaces: &[String]) -> Result<Self> {
+        refuse_filtered_bridges(interfaces)?;
         let sockets = Transparent::open(OWN_MARK);
         let mut sockets = sockets.context("cannot open sockets for hosts behind this one")?;
         if let Err(error) = sockets.hold_requests(RELEASED.mark) {
@@ -118,6 +123,30 @@ impl Lan {
             }
         }
     }
+}
+
+/// A bridge that has packets filtered forgets which socket the filter has chosen for them, and they
+/// lead nowhere: its hosts would be cut off.
+fn refuse_filtered_bridges(interfaces: &[String]) -> Result<()> {
+    let devices = Path::new("/sys/class/net");
+    let is_bridge = |name: &&String| devices.join(name).join("bridge").exists();
+    let Some(bridge) = interfaces.iter().find(is_bridge) else {
+        return Ok(());
+    };
+    let is_on = |name: &&&str| {
+        let value = fs::read_to_string(Path::new("/proc/sys/net/bridge").join(name));
+        value.is_ok_and(|value| value.trim() != "0")
+    };
+    let on = FILTERED.iter().filter(is_on);
+    let cure: Vec<String> = on.map(|name| format!("net.bridge.{name}=0")).collect();
+    if !cure.is_empty() {
+        bail!(
+            "{bridge} is a bridge, whose hosts cannot be carried while bridges have packets \
+             filtered (as Docker wants it): `sysctl -w {}` ends that",
+            cure.join(" ")
+        );
+    }
+    Ok(())
 }
 
 /// The host that sends from there.

@@ -6,10 +6,11 @@
 
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
-use std::time::Duration;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
 
 use super::text;
-use crate::running::within;
+use crate::running::{Running, within};
 use crate::up::{UP, Up, forbid_plain_pings, hop, is_plain};
 use crate::world::{World, ip};
 
@@ -118,6 +119,23 @@ impl Drop for Host<'_> {
     }
 }
 
+/// Asks a server again and again from one socket who it is, and says where that changes.
+const ASK: &str = "
+import socket
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.settimeout(0.1)
+known = None
+while True:
+    s.sendto(b'?', ('203.0.113.2', 9001))
+    try:
+        peer = s.recv(100).decode()
+    except TimeoutError:
+        continue
+    if peer != known:
+        print(peer, flush=True)
+    known = peer
+";
+
 /// A connection of a host's that began without tabane.
 struct Open {
     program: Child,
@@ -208,4 +226,83 @@ fn hosts_behind_are_carried_and_never_cut_off() {
     assert!(!open.goes_on());
     let carried = host.peers();
     assert!(carried.iter().all(is_far), "{carried:?}");
+}
+
+/// As hosts behind a router are, whose flows are named as they leave.
+#[test]
+fn datagrams_of_hosts_go_on_plainly_when_it_ends() {
+    let Some(world) = World::new(&[]) else { return };
+    if !forbid_plain_pings(&world) {
+        println!("skipped: no nft");
+        return;
+    }
+    world.join();
+    let host = Host::new(&world);
+    let naming = "add table ip names; \
+                  add chain ip names out { type nat hook postrouting priority 100; }; \
+                  add rule ip names out oifname { c1, c2 } masquerade";
+    assert!(
+        world
+            .in_client("nft")
+            .arg(naming)
+            .status()
+            .unwrap()
+            .success()
+    );
+    let mut up = Up::start(&world, &["--lan", "c9"]);
+    up.wait_until(UP);
+    let mut python = host.command("python3");
+    let python = python.args(["-c", ASK]).stdout(Stdio::piped());
+    let mut program = Running(python.spawn().unwrap());
+    let (said, peers) = mpsc::channel();
+    let heard = BufReader::new(program.0.stdout.take().unwrap()).lines();
+    std::thread::spawn(move || {
+        heard
+            .map_while(Result::ok)
+            .try_for_each(|peer| said.send(peer))
+    });
+    let patience = Duration::from_secs(10);
+    let carried = peers.recv_timeout(patience).unwrap();
+    assert!(!is_plain(&carried), "{carried}");
+    assert!(world.tabane(&["down"]).status().unwrap().success());
+    up.child.wait().unwrap();
+    let plain = peers.recv_timeout(patience).expect("answered again");
+    assert!(is_plain(&plain), "{plain}");
+}
+
+/// As Docker has it on the machine where it runs.
+#[test]
+fn hosts_behind_a_bridge_that_filters_are_not_cut_off() {
+    let Some(world) = World::new(&[]) else { return };
+    let filters = |value| {
+        let mut sysctl = world.in_client("sysctl");
+        let key = format!("net.bridge.bridge-nf-call-iptables={value}");
+        let done = sysctl.args(["-qw", &key, &key.replace("iptables", "ip6tables")]);
+        done.output().unwrap().status.success()
+    };
+    if !forbid_plain_pings(&world) || !filters(1) {
+        println!("skipped: no nft, or bridges filter nothing here");
+        return;
+    }
+    world.join();
+    let host = Host::new(&world);
+    let c = world.client_ns();
+    for line in [
+        format!("-n {c} link add br9 type bridge"),
+        format!("-n {c} addr flush dev c9"),
+        format!("-n {c} link set c9 master br9"),
+        format!("-n {c} addr add 10.72.0.1/24 dev br9"),
+        format!("-n {c} link set br9 up"),
+    ] {
+        ip(&line);
+    }
+    let refused = world.tabane(&["up", "--lan", "br9"]).output().unwrap();
+    let said = text(&refused.stderr);
+    assert!(said.contains("sysctl -w net.bridge."), "{said}");
+    assert!(is_from_lan(&host.peer("http://203.0.113.2:8000/peer")));
+    assert!(filters(0));
+    let up = Up::start(&world, &["--lan", "br9"]);
+    up.wait_until(UP);
+    let carried = host.peer("http://203.0.113.2:8000/peer");
+    assert!(!is_from_lan(&carried) && !is_plain(&carried), "{carried}");
 }

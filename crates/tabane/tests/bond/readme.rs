@@ -29,6 +29,11 @@ impl Hosts {
         let text = fs::read_to_string(&path).unwrap();
         fs::write(path, format!("{text}{line}\n")).unwrap();
     }
+
+    /// Another line in the place of all.
+    pub(crate) fn put(&self, line: &str) {
+        fs::write(self.0.join("hosts"), format!("{line}\n")).unwrap();
+    }
 }
 
 impl Drop for Hosts {

@@ -1,4 +1,4 @@
-//! Two relays: one is killed under a download, and comes back.
+//! Relays that come and go: one of two is killed under a download and comes back, one moves.
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use serde_json::Value;
 
+use crate::download::Download;
 use crate::readme::Hosts;
 use crate::running::Running;
 use crate::text;
@@ -13,6 +14,9 @@ use crate::world::{TABANE, World, first_line, pid, wait_for, without_sum};
 
 /// How long a change may take to be seen.
 const PATIENCE: Duration = Duration::from_secs(70);
+
+/// What leads `curl` through the proxy.
+const PROXY: &str = "--proxy socks5h://127.0.0.1:1080";
 
 /// A relay on a port of its own beside the one of the world, and its join string.
 pub(crate) fn start_relay(world: &World, state: &str, port: &str) -> (Running, String) {
@@ -43,7 +47,7 @@ pub(crate) fn start_proxy(world: &World, second: &str) -> Running {
 pub(crate) fn fetch(world: &World, path: &str) -> Command {
     let mut curl = world.in_client("curl");
     curl.args(["-sS", "--max-time", "20", "-o", "/dev/null"]);
-    curl.args(["--proxy", "socks5h://127.0.0.1:1080"]);
+    curl.args(PROXY.split(' '));
     curl.arg(format!("http://203.0.113.2:8000/{path}"));
     curl.stdout(Stdio::piped()).stderr(Stdio::piped());
     curl
@@ -97,6 +101,43 @@ fn a_relay_whose_name_is_not_known_at_first_is_used_when_it_is() {
     println!("found after {} ms", took.as_millis());
     let again = fetch(&world, "20000").output().unwrap();
     assert!(again.status.success(), "{}", text(&again.stderr));
+}
+
+/// As where the relay's address is another each night, and its name follows (dynamic DNS).
+#[test]
+fn a_relay_that_moves_is_followed_by_its_name_and_nothing_is_cut() {
+    let Some(world) = World::new(&[]) else {
+        return;
+    };
+    let hosts = Hosts::new(world.client_ns());
+    hosts.add("203.0.113.1 moving.example.net");
+    let join = without_sum(&world.join).replace("203.0.113.1:", "moving.example.net:");
+    world.join_with(&join);
+    let mut proxy = world.tabane(&["proxy", "--log", "info"]);
+    let mut proxy = Running(proxy.stdout(Stdio::piped()).spawn().unwrap());
+    first_line(&mut proxy.0);
+    until(&world, &proxy, |state| state["condition"] == "up");
+    let mut download = Download::start(&world, PROXY, world.in_client("env"));
+    let received = |state: &Value| state["totals"]["traffic"]["received_bytes"].as_u64();
+    until(&world, &proxy, |state| received(state) > Some(500_000));
+
+    let run = |mut command: Command, arguments: &str| {
+        let done = command.args(arguments.split(' ')).status();
+        assert!(done.unwrap().success(), "{arguments}");
+    };
+    run(world.in_relay("ip"), "addr add 203.0.113.9/32 dev r0");
+    let rules = "add table ip old; \
+                 add chain ip old in { type filter hook prerouting priority 0; }; \
+                 add rule ip old in iifname { r1, r2 } ip daddr 203.0.113.1 drop";
+    let mut nft = world.in_relay("nft");
+    assert!(nft.arg(rules).status().unwrap().success());
+    until(&world, &proxy, |state| state["condition"] == "down");
+    hosts.put("203.0.113.9 moving.example.net");
+    let took = until(&world, &proxy, |state| state["condition"] == "up");
+    println!("followed after {} ms", took.as_millis());
+    assert!(took < Duration::from_secs(20), "{took:?}");
+    download.assert_under_way();
+    download.finish();
 }
 
 #[test]

@@ -304,6 +304,15 @@ fn damage_and_a_full_disk_cost_nobody_who_is_in_anything() {
     assert_eq!(arrived(&fetch(&world, 5)), 5);
     fs::write(&list, good).unwrap();
     assert!(as_stranger(&["run", "true"]).status.success());
+
+    let _ = fs::write(&filler, vec![1; 100_000]);
+    world.stop_relay();
+    world.start_relay(&[]);
+    assert_eq!(
+        arrived(&fetch(&world, 5)),
+        5,
+        "nor does a relay that was up"
+    );
     drop(world);
     assert!(
         Command::new("umount")

@@ -4,7 +4,7 @@
 //! or path fail is tried again with other sockets and the next pair of addresses, ever more
 //! slowly; whether data takes it is core's decision.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use tabane_base::Duration;
 use tabane_core::{
@@ -260,6 +260,21 @@ impl Link {
         // Others pass on datagrams alone.
         let way = self.bind.ways_to(relay).into_iter().next()?;
         self.bind.relay_addrs.is_none().then_some(way)
+    }
+
+    /// A relay is here no longer, which is found at `addrs` now. Neighbours' ways follow by
+    /// themselves, and a relay whose addresses are not known may be where it was.
+    pub(super) fn is_left(&self, here: IpAddr, addrs: &[SocketAddr]) -> bool {
+        let mut ways = addrs.iter().flat_map(|addr| self.bind.ways_to(*addr));
+        let is_here = ways.any(|(to, _)| to.ip() == here);
+        self.bind.relay_addrs.is_none() && !addrs.is_empty() && !is_here
+    }
+
+    /// Begins anew, at the addresses that the relay has now.
+    pub(super) fn follow(&mut self, engine: &Engine, session: SessionId) {
+        self.withdraw(engine, Some(session));
+        self.retry_at = None;
+        self.failures = 0;
     }
 
     pub(super) fn owns(&self, socket: SocketId) -> bool {

@@ -36,6 +36,25 @@ impl Shared {
         }
     }
 
+    /// Links that are silent where the relay is no longer go where it is now, and what is carried
+    /// with them. What still answers at an old address is left alone.
+    pub(super) fn follow_relay(&self, session: SessionId) {
+        let (Some(relay), Some(snapshot)) =
+            (self.relay.get(), self.engine.snapshot_unmeasured(session))
+        else {
+            return;
+        };
+        let addrs = self.addrs.borrow();
+        for link in self.links.borrow_mut().iter_mut() {
+            let mut paths = snapshot.paths.iter();
+            let silent =
+                paths.find(|path| link.is_path(path.id) && path.status != PathStatus::Active);
+            if silent.is_some_and(|it| link.is_left(it.tuple.remote.ip(), &addrs[relay])) {
+                link.follow(&self.engine, session);
+            }
+        }
+    }
+
     /// Opens a path over every link that is due for one.
     pub(super) fn open_paths(&self, session: SessionId) {
         let now = Instant::now();

@@ -236,6 +236,7 @@ impl Supervisor {
                     }
                 }
                 () = shared.links_changed.notified() => {
+                    self.shared.follow_relay(session);
                     self.shared.open_paths(session);
                     search.renew(Instant::now());
                     self.roster.renew(Instant::now());
@@ -348,6 +349,7 @@ impl Supervisor {
                 Event::PathDown(path, reason) => {
                     self.shared.on_path_down(path, reason);
                     self.shared.update_reach();
+                    self.shared.follow_relay(session);
                 }
                 Event::StreamOpened(stream) => self.shared.on_stream_opened(id, stream),
                 // The others are for streams and relays.
