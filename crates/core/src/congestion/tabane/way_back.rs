@@ -61,7 +61,7 @@ impl Tabane {
             Phase::Dip(dip) => dip.shift(shift),
             Phase::Steady if shift > 0 => self.cwnd += self.rate.amount_in(span),
             // Else what comes back sooner would queue on its way there.
-            Phase::Steady => self.cwnd -= self.rate.amount_in(span),
+            Phase::Steady if self.swing.hold() == 0.0 => self.cwnd -= self.rate.amount_in(span),
             _ => {}
         }
     }
