@@ -192,7 +192,7 @@ impl DeliveryEstimator {
             return sample;
         };
         let rtt = now.since(sent_at);
-        // Nothing is held for longer than its round trip exceeds the shortest, whatever a peer says.
+        // Nothing is held for longer than its round trip exceeds the shortest, whatever peers say.
         let unheld = unheld.max(now - rtt.saturating_sub(min_rtt));
         self.delivered_at = self.delivered_at.max(unheld);
         let send_interval = sent_at.since(state.first_sent_at);

@@ -41,6 +41,7 @@ mod burst;
 mod chance;
 mod company;
 mod dip;
+mod loss;
 mod ramp;
 mod rival;
 mod sense;
@@ -50,7 +51,7 @@ mod steady;
 mod swing;
 mod way_back;
 
-use tabane_base::{Bytes, Duration, Instant, Rate, Rng, scale};
+use tabane_base::{Bytes, Duration, Instant, Rate, Rng};
 
 use super::cubic::Cubic;
 use super::model::Model;
@@ -67,9 +68,6 @@ use silence::Silence;
 use startup::{STARTUP_GAIN, Startup};
 use swing::{HOLD_MAX, Swing};
 
-/// Loss before so many rounds says little of the rate: it counts at the end of the round.
-const STARTUP_ROUNDS: u64 = 3;
-
 /// The link is taken to be slower by this each time that the highest rates are forgotten.
 const PEAK_DECAY: f64 = 0.97;
 /// Rates are remembered between one and two times this long.
@@ -77,12 +75,6 @@ const KNOWN_SPAN: Duration = Duration::from_millis(1_500);
 
 /// What is lost by chance is sent on top, up to this share.
 const LOSS_SENT_ON_TOP: f64 = 0.05;
-/// How long nothing more is tried after loss without a queue; up to twice that, by chance.
-const CEILING_HOLD: Duration = Duration::from_millis(1_000);
-/// Rounds in which a larger window shows, by a queue or by loss.
-const GROWTH_SHOWS: u64 = 2;
-/// Pacing right after such loss.
-const GAIN_CEILING: f64 = 0.95;
 
 /// As BBR: fewer packets in flight cannot keep acknowledgements coming.
 const MIN_WINDOW_PACKETS: u64 = 4;
@@ -267,11 +259,6 @@ impl Tabane {
         self.queue().0 > self.target()
     }
 
-    /// Whether a growing window can have lost what is found to be lost now.
-    fn has_grown(&self) -> bool {
-        self.ceiling.is_none() && self.model.rounds <= self.grown_in + GROWTH_SHOWS
-    }
-
     /// Delivered and not yet acknowledged, on top of what the path holds.
     fn held_back(&self) -> Bytes {
         self.model.unqueued() - self.model.bdp()
@@ -285,37 +272,6 @@ impl Tabane {
         let kept = rate.saturating_add((above * self.swing.hold()) as u64);
         let kept = Rate::from_bps(kept).amount_in(self.min_rtt());
         kept.max(self.burst.usual(now))
-    }
-
-    // ---- loss ----
-
-    fn handle_congestion(&mut self, now: Instant) {
-        self.chance.answer(&self.model);
-        match self.phase {
-            Phase::Startup { .. } if self.model.rounds >= STARTUP_ROUNDS => {
-                self.leave_startup(now, Rate::ZERO)
-            }
-            Phase::Startup { .. } => self.is_full = true,
-            Phase::Steady if self.is_queued() => self.velocity = 0,
-            Phase::Steady => {
-                self.rate = if Chance::is_massive(&self.model, self.mtu) {
-                    // A receiver that took nothing for a while says little of the path.
-                    self.model.latest_rate().max(self.rate.scaled(0.5))
-                } else {
-                    self.model.bandwidth()
-                };
-                let window = self.rate.amount_in(self.min_rtt() + self.target());
-                self.cwnd = self.cwnd.min(window);
-                let hold = scale(CEILING_HOLD, 1.0 - self.swing.hold() / HOLD_MAX);
-                let hold = hold.max(self.min_rtt() * 2);
-                let chance = scale(hold, self.rng.unit());
-                self.ceiling = Some((self.rate, now + hold + chance));
-                self.gain = GAIN_CEILING;
-                self.velocity = 0;
-            }
-            Phase::Ramp(ramp) => self.end_ramp(now, ramp),
-            Phase::Dip(_) | Phase::Compete(_) => {}
-        }
     }
 
     // ---- outputs ----

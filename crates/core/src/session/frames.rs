@@ -86,11 +86,7 @@ impl Session {
         let now = arrival.now;
         match frame {
             Frame::Padding | Frame::Crypto { .. } => {}
-            Frame::Ping => {
-                if let Some(path) = self.path_mut(arrival.id) {
-                    path.on_ping(now);
-                }
-            }
+            Frame::Ping => self.handle_ping(arrival),
             Frame::Ack(ack) => self.handle_ack(now, &ack)?,
             Frame::Shed(shed) => self.handle_shed(now, &shed)?,
             Frame::Stream { header, data } => self.streams.on_data(now, header, data)?,
@@ -155,6 +151,12 @@ impl Session {
             }
         }
         Ok(())
+    }
+
+    fn handle_ping(&mut self, arrival: &Arrival) {
+        if let Some(path) = self.path_mut(arrival.id) {
+            path.on_ping(arrival.now);
+        }
     }
 
     fn handle_stream_class(

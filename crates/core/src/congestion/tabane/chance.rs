@@ -1,9 +1,9 @@
 //! Whether loss is chance: radio links lose some packets whatever is sent.
 //!
-//! Owns the share that is usually lost without congestion, and the test of what is beyond it. A full
-//! buffer or a policer takes single packets, or what of one burst of ours is too much; fading radio
-//! takes whatever is sent for a while (Gilbert and Elliott's model). Runs of lost packets that are
-//! longer than our bursts make the share scatter as much more by chance.
+//! Owns the share that is usually lost without congestion, and the test of what is beyond it. A
+//! full buffer or a policer takes single packets, or what of one burst of ours is too much; fading
+//! radio takes whatever is sent for a while (Gilbert and Elliott's model). Runs of lost packets
+//! that are longer than our bursts make the share scatter as much more by chance.
 
 use tabane_base::Bytes;
 
