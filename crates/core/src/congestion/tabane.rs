@@ -293,7 +293,7 @@ impl Tabane {
                 };
                 let on_top = self.chance.usual().min(LOSS_SENT_ON_TOP);
                 // A window for acknowledgements that queue is not to leave at once when they come.
-                let rate = match event.now < self.paced_until && self.swing.hold() == 0.0 {
+                let rate = match event.now < self.paced_until && self.is_even() {
                     true => self.rate,
                     false => self.rate.max(Rate::of(self.cwnd, rtt)),
                 };

@@ -30,9 +30,9 @@ const NEAR_PART: u32 = 32;
 const FAR: Duration = Duration::from_millis(4);
 const FAR_PART: u32 = 8;
 const FAR_SAMPLES: u32 = 4;
-/// In so many once round trips have fallen as only jitter's do: a wave of it that holds up four
-/// acknowledgements was taken for a queue at a seventh of the rate. A queue of ours stays, and a
-/// long one is not waited for.
+/// In so many where round trips rise or have fallen as only jitter's do: a wave of it that holds up
+/// four acknowledgements was taken for a queue at a seventh of the rate, and less. A queue of ours
+/// stays, and a long one is not waited for.
 const FAR_SAMPLES_IN_JITTER: u32 = 16;
 /// So many falls by as much mean jitter.
 const FALLS: u32 = 2;
@@ -207,7 +207,7 @@ impl Startup {
         let is_enough = self.acked >= Bytes::new(mtu.get() * TRAIN_PACKETS) || is_long;
         let span = event.now.since(self.queued_from);
         let is_ours = queue >= span / OURS_PART || !self.is_jump();
-        let far_samples = match self.falls > 0 && !is_long {
+        let far_samples = match (self.falls > 0 || self.is_jump()) && !is_long {
             true => FAR_SAMPLES_IN_JITTER,
             false => FAR_SAMPLES,
         };

@@ -101,8 +101,7 @@ impl Tabane {
         let ((queue, standing), target) = (self.queue(), self.target());
         let kept = self.kept_window(now);
         let in_use = standing.window;
-        let is_fresh =
-            standing.sent_from >= self.changed_at || self.swing.hold() > 0.0 || self.is_noisy();
+        let is_fresh = standing.sent_from >= self.changed_at || !self.is_even();
         let before = self.cwnd;
         let mut window = if queue > target {
             self.velocity = 0;
@@ -171,6 +170,11 @@ impl Tabane {
         let queue_max = self.aim().queue_max() * faster;
         let most = scaled(in_use, GROWTH_MAX - 1.0).min(self.rate.amount_in(queue_max));
         in_use + step.min(most.max(self.mtu))
+    }
+
+    /// Whether neither rate nor round trips vary by themselves.
+    pub(super) fn is_even(&self) -> bool {
+        self.swing.hold() == 0.0 && !self.is_noisy()
     }
 
     /// Whether round trips scatter so far that a change of the window hardly shows.

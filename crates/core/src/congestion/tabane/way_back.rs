@@ -57,11 +57,12 @@ impl Tabane {
         let least = Duration::from_nanos(u64::try_from(least).unwrap_or(0));
         self.take_length(now, shifted(length, shift).max(least));
         self.sense.shift(shift);
+        let is_even = self.is_even();
         match &mut self.phase {
             Phase::Dip(dip) => dip.shift(shift),
             Phase::Steady if shift > 0 => self.cwnd += self.rate.amount_in(span),
             // Else what comes back sooner would queue on its way there.
-            Phase::Steady if self.swing.hold() == 0.0 => self.cwnd -= self.rate.amount_in(span),
+            Phase::Steady if is_even => self.cwnd -= self.rate.amount_in(span),
             _ => {}
         }
     }
