@@ -153,6 +153,7 @@ impl Session {
         Ok(())
     }
 
+    #[cold]
     fn handle_ping(&mut self, arrival: &Arrival) {
         if let Some(path) = self.path_mut(arrival.id) {
             path.on_ping(arrival.now);
