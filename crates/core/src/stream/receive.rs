@@ -209,6 +209,13 @@ impl ReceiveHalf {
             && start + before.bytes.len() as u64 == at
             && before.bytes.len() + piece.len() <= EARLY_RUN
         {
+            let held = before.bytes.len();
+            if before.bytes.capacity() < held + piece.len() {
+                // Pieces like those before are mostly a run, which is not to be copied at each turn.
+                let more = 3 * held.min(before.pieces * piece.len());
+                let more = more.min(EARLY_RUN - held).max(piece.len());
+                before.bytes.reserve_exact(more);
+            }
             before.bytes.extend_from_slice(piece);
             before.pieces += 1;
             return;
