@@ -163,6 +163,8 @@ impl Guest {
 
     async fn run(mut self) {
         let mut fetching = self.crowd.fetching.subscribe();
+        // Until the runtime has asked once, each socket counts as full, and the first packet is lost.
+        let _ = poll_fn(|cx| self.socket.poll_writable(cx)).await;
         loop {
             let deadline = self.drain();
             let wait = deadline.map_or(IDLE, |at| at.since(self.crowd.clock.now()));
