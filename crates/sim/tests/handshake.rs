@@ -369,7 +369,7 @@ fn replayed_packets_are_counted_and_change_nothing() {
 
 #[test]
 fn an_address_gets_at_most_three_times_its_bytes_before_it_is_proved() {
-    for seed in 0..20 {
+    for seed in 0..40 {
         let mut setup = setup(4);
         setup.seed = Seed(seed);
         for link in &mut setup.links {

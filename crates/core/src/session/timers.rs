@@ -28,7 +28,9 @@ pub(super) fn next(session: &Session) -> Option<(Instant, TimerReason)> {
     }
     let wants_to_send = session.wants_to_send();
     for path in session.paths.iter() {
-        if let Some(at) = path.ack_due_at() {
+        if let Some(at) = path.ack_due_at()
+            && (path.is_validated() || session.ack_carrier().is_some())
+        {
             soonest.offer(at, TimerReason::Ack);
         }
         if let Some(at) = path.loss_timer() {

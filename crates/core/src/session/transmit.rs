@@ -30,6 +30,9 @@ const MIN_PN_AND_PAYLOAD: usize = 4;
 const MIN_ELICITING: usize = RESET_PREFIX + RESET_TOKEN_LEN + 1;
 /// Type, session, path and packet number at their longest.
 const MAX_SHORT_HEADER: usize = 1 + 4 + 8 + 4;
+/// What acknowledges, at its longest.
+const ACK_PACKET_MAX: usize =
+    MAX_SHORT_HEADER + SHED_MAX + ACK_RESERVE + PROBE_REPORT_MAX + TAG_LEN + 1;
 const _: () = assert!(MAX_SHORT_HEADER + MIN_PN_AND_PAYLOAD + TAG_LEN <= MIN_ELICITING);
 
 /// Appends what may leave now. `false` when nothing does.
@@ -73,13 +76,13 @@ impl Session {
         }
     }
 
-    /// Builds one packet of at most `size` bytes on a path, of which `fill` appends the frames
+    /// Builds one packet of at most `whole` bytes on a path, of which `fill` appends the frames
     /// and says whether any asks for acknowledgement. `false` when `fill` appended none.
     pub(super) fn send_packet(
         &mut self,
         now: Instant,
         (index, to): (PathIndex, FourTuple),
-        (size, padded): (usize, bool),
+        (whole, padded): (usize, bool),
         batch: &mut TransmitBatch,
         fill: impl FnOnce(&mut Self, &mut Vec<u8>, usize, &mut SentFrames) -> bool,
     ) -> bool {
@@ -88,6 +91,9 @@ impl Session {
         };
         let (remote, phase, generation) = (*remote, keys.phase(), keys.generation());
         let path = &self.paths[index];
+        let Some(size) = self.allowed_size((index, to), whole, padded) else {
+            return false;
+        };
         let (id, pn) = (path.id(), path.recovery().next_pn());
         let pn_len = packet_number_len(pn, path.recovery().largest_acked());
         let start = batch.buf.len();
@@ -102,7 +108,14 @@ impl Session {
             batch.buf.truncate(start);
             return false;
         }
-        debug_assert!(batch.buf.len() <= end, "a packet overflows");
+        debug_assert!(
+            batch.buf.len() <= start + whole - TAG_LEN,
+            "a packet overflows"
+        );
+        if batch.buf.len() > end {
+            batch.buf.truncate(start);
+            return false;
+        }
         let least = match (padded, ack_eliciting) {
             (true, _) => end,
             (false, true) => start + MIN_ELICITING - TAG_LEN,
@@ -229,8 +242,9 @@ impl Session {
     /// come to a halt would silence the others, which are well.
     fn send_acks(&mut self, now: Instant, batch: &mut TransmitBatch) {
         let is_due = |path: &Path| path.ack_due_at().is_some_and(|at| at <= now);
-        while let Some(first) = self.paths.position(is_due) {
-            let carrier = self.ack_carrier().unwrap_or(first);
+        while self.paths.iter().any(is_due)
+            && let Some(carrier) = self.ack_carrier()
+        {
             let path = &self.paths[carrier];
             let place = (carrier, path.tuple());
             let size = (path.packet_size(), false);
@@ -291,16 +305,48 @@ impl Session {
     }
 
     /// The fastest active path of the most preferred that was heard as lately as any: one whose far
-    /// side went silent may lose what we send as well.
-    fn ack_carrier(&self) -> Option<PathIndex> {
+    /// side went silent may lose what we send as well. Where none is, any that has
+    /// acknowledgements of its own and may carry them.
+    pub(super) fn ack_carrier(&self) -> Option<PathIndex> {
+        let may_carry = |path: &Path| self.address_room(path) >= ACK_PACKET_MAX as u64;
         let newest = self.paths.iter().map(Path::last_received_at).max()?;
         let fresh = self
             .paths
             .active()
-            .filter(|(_, path)| path.is_fresh(newest));
+            .filter(|(_, path)| path.is_fresh(newest) && may_carry(path));
         fresh
             .min_by_key(|(_, path)| (path.policies().tier(), path.rtt().smoothed()))
             .map(|(index, _)| index)
+            .or_else(|| {
+                let has_any = |path: &Path| path.ack_due_at().is_some() && may_carry(path);
+                self.paths.position(has_any)
+            })
+    }
+
+    /// Bytes that may go to where a path leads now: a server sends little to an address that has
+    /// not proved that it is the client's (RFC 9000 §8.1).
+    fn address_room(&self, path: &Path) -> u64 {
+        match self.side {
+            Side::Client => u64::MAX,
+            Side::Server => path.amplification_room().get(),
+        }
+    }
+
+    /// How large a packet may be that is wanted `whole` bytes large; `None` where it is not worth
+    /// it. What goes elsewhere than the path asks an address to prove itself, and is rationed there.
+    fn allowed_size(
+        &self,
+        (index, to): (PathIndex, FourTuple),
+        whole: usize,
+        padded: bool,
+    ) -> Option<usize> {
+        let path = &self.paths[index];
+        if to != path.tuple() {
+            return Some(whole);
+        }
+        let room = usize::try_from(self.address_room(path)).unwrap_or(usize::MAX);
+        let least = if padded { whole } else { MIN_ELICITING };
+        (room >= least).then_some(whole.min(room))
     }
 
     /// A train of probes, if one is due [P-10.2].
