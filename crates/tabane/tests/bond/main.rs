@@ -4,6 +4,8 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod ahead;
+#[path = "../common/asking.rs"]
+mod asking;
 mod bare;
 mod carriers;
 mod control;
@@ -22,6 +24,9 @@ mod fleet_volumes;
 mod gateways;
 mod lan;
 mod lan_hosts;
+#[path = "../common/leaving.rs"]
+mod leaving;
+mod leaving_links;
 mod mptcp;
 mod nat64;
 mod near;
