@@ -85,7 +85,11 @@ impl Received {
     }
 
     /// Takes note of a packet that [`is_replayed`](Self::is_replayed) denied.
+    ///
+    /// # Panics
+    /// Where it did not.
     pub(crate) fn on_received(&mut self, now: Instant, pn: PacketNumber, ack_eliciting: bool) {
+        assert!(!self.is_replayed(pn), "a packet counts once");
         let expected = self.largest().map(PacketNumber::next).unwrap_or_default();
         self.ranges.insert(pn.0..pn.0 + 1);
         if self.ranges.len() > MAX_RANGES

@@ -4,7 +4,6 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod ahead;
-#[path = "../common/asking.rs"]
 mod asking;
 mod bare;
 mod carriers;
@@ -24,7 +23,6 @@ mod fleet_volumes;
 mod gateways;
 mod lan;
 mod lan_hosts;
-#[path = "../common/leaving.rs"]
 mod leaving;
 mod leaving_links;
 mod mptcp;

@@ -9,7 +9,7 @@
 
 mod forward;
 mod ipv6;
-#[path = "../common/leaving.rs"]
+#[path = "../bond/leaving.rs"]
 mod leaving;
 
 use std::fs;

@@ -3,10 +3,10 @@
 
 #![allow(clippy::unwrap_used, missing_docs)]
 
-#[path = "../common/asking.rs"]
+#[path = "../bond/asking.rs"]
 mod asking;
 mod intercepting;
-#[path = "../common/leaving.rs"]
+#[path = "../bond/leaving.rs"]
 mod leaving;
 mod leaving_links;
 mod neighbours;
