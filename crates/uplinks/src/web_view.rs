@@ -59,27 +59,18 @@ impl InstanceView for WebView {
                 ..Traffic::default()
             };
             self.carried.insert(link.id(), traffic);
+            let facts = link.facts();
+            let link_state = match tally.trouble {
+                Some(_) => LinkState::Down,
+                None => LinkState::Active,
+            };
             state.links.push(Link {
-                name: link.name().to_owned(),
-                state: match tally.trouble {
-                    Some(_) => LinkState::Down,
-                    None => LinkState::Active,
-                },
                 problem: tally.trouble,
-                weight: link.facts().weight,
-                paused: false,
-                share: 0.0,
-                share_now: None,
+                weight: facts.weight,
                 traffic,
                 failures: tally.failures,
-                is_lent: false,
-                metered: link.facts().metered,
-                budget: None,
-                policy: None,
-                carrier: None,
-                carrier_reason: None,
-                portal: None,
-                path: None,
+                metered: facts.metered,
+                ..Link::new(link.name(), link_state)
             });
         }
         state.policy_fault = self.roll.policy_fault();
