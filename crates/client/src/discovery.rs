@@ -178,6 +178,7 @@ async fn ask_over(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tokio::time::sleep;
 
     fn ip(n: u32) -> IpAddr {
         std::net::Ipv4Addr::from(0x0101_0000 + n).into()
@@ -246,5 +247,58 @@ mod tests {
         now += NOTE_LASTS;
         assert!(curiosity.take_turn(now, ip(99_999)));
         assert_eq!(curiosity.notes.len(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn turns_come_again_with_time() {
+        let discovery = Discovery::new(false);
+        assert!(discovery.take_turn(ip(0)) && !discovery.take_turn(ip(0)));
+        let asked = (1..100).filter(|n| discovery.take_turn(ip(*n))).count();
+        assert_eq!(asked, BURST as usize - 1);
+        sleep(ASK_INTERVAL).await;
+        assert!(discovery.take_turn(ip(200)) && !discovery.take_turn(ip(201)));
+        sleep(NOTE_LASTS).await;
+        assert!(discovery.take_turn(ip(0)), "an hour has passed");
+    }
+
+    /// Asks a socket here, which answers the question of this number; what came of it, how often it
+    /// was asked, and how long that took.
+    async fn ask_here(answered: Option<usize>) -> (Option<PublicKey>, usize, Duration) {
+        let there = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let remote = there.local_addr().unwrap();
+        let (asked, begun_at) = (std::cell::Cell::new(0), Instant::now());
+        let answering = async {
+            let mut question = [0; 2_048];
+            loop {
+                let (_, from) = there.recv_from(&mut question).await.unwrap();
+                asked.set(asked.get() + 1);
+                if answered == Some(asked.get()) {
+                    // The head of the question, and a key.
+                    let answer = [&question[..1 + 4 + 8], &[7; 32]].concat();
+                    there.send_to(&answer, from).await.unwrap();
+                }
+            }
+        };
+        let local = SocketAddr::from(([127, 0, 0, 1], 0));
+        let lo = Egress::interface("lo");
+        tokio::select! {
+            key = ask_over(&lo, local, remote) => (key.unwrap(), asked.get(), begun_at.elapsed()),
+            () = answering => unreachable!("it has no end"),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_is_asked_has_two_chances_to_answer() {
+        let [first, second] = ANSWER_WAITS;
+        for (answered, times, least) in [
+            (None, 2, first + second),
+            (Some(1), 1, Duration::ZERO),
+            (Some(2), 2, first),
+        ] {
+            let (key, asked, took) = ask_here(answered).await;
+            assert_eq!((key.is_some(), asked), (answered.is_some(), times));
+            let most = least + Duration::from_millis(2);
+            assert!((least..=most).contains(&took), "{answered:?}: {took:?}");
+        }
     }
 }

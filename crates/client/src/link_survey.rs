@@ -9,7 +9,7 @@ use std::io;
 use anyhow::{Context, Result};
 use serde::Serialize;
 use tabane_base::{Duration, Rate};
-use tabane_control::{Link, running_clients};
+use tabane_control::{State, running_clients};
 use tabane_core::Identity;
 use tabane_linux::interfaces::{Interface, Scope};
 use tabane_store::Store;
@@ -45,6 +45,10 @@ pub struct Row {
     /// Why sessions leave it out though it is usable: the policy, a spent budget, or the choice of
     /// links by flag or in config.toml.
     pub unused: Option<String>,
+    /// It costs by volume, by the policy or NetworkManager's word: others are used first.
+    pub metered: bool,
+    /// The instances that run and have paused it.
+    pub paused_by: Vec<String>,
     /// Why it is not usable, or why the relay cannot be reached over it.
     pub problem: Option<String>,
     /// By what its packets go in a session that runs, or that measured it: udp or tls.
@@ -87,6 +91,10 @@ impl Row {
         match (&self.problem, self.usable) {
             (None, true) => match &self.unused {
                 Some(why) => format!("not used: {why}"),
+                None if !self.paused_by.is_empty() => {
+                    format!("yes, but paused in {}", self.paused_by.join(", "))
+                }
+                None if self.metered => format!("yes, metered{}", self.carrier_note()),
                 None => format!("yes{}", self.carrier_note()),
             },
             (Some(problem), true) => format!("yes, but {problem}"),
@@ -109,7 +117,10 @@ pub async fn look(
         .context("cannot list the interfaces")?;
     let mut rows: Vec<Row> = interfaces
         .iter()
-        .map(|it| row(it, links::why_unused(it, &wanted, &policy)))
+        .map(|it| Row {
+            metered: policy.terms(it).decision.metered,
+            ..row(it, links::why_unused(it, &wanted, &policy))
+        })
         .collect();
     let lenders = lent_links::find(&[], store)?;
     let lent: Vec<_> = match lenders.is_empty() {
@@ -119,14 +130,20 @@ pub async fn look(
             // All at once: those that are away take some seconds each.
             let row = |lender: Lender| {
                 let is_shadowed = lender.is_shadowed(&interfaces);
+                let terms = policy.terms_of(&lender.facts());
+                let metered = terms.decision.metered;
                 let unused = match order.leaves_out(&lender.name, &wanted) {
                     true => Some("other links were chosen".to_owned()),
-                    false => policy.terms_of(&lender.facts()).why_unused(),
+                    false => terms.why_unused(),
                 };
                 let identity = identity.clone();
                 tokio::task::spawn_local(async move {
                     let row = lent_row(lender, identity, is_shadowed).await;
-                    Row { unused, ..row }
+                    Row {
+                        unused,
+                        metered,
+                        ..row
+                    }
                 })
             };
             lenders.into_iter().map(row).collect()
@@ -136,7 +153,7 @@ pub async fn look(
         rows.push(row.await.context("a neighbour")?);
     }
     for state in running_clients().await {
-        add_carriers(&mut rows, &state.links);
+        add_running(&mut rows, &state);
     }
     if let Some(plan) = plan {
         let (client, lent) = plan.connect_by_all(store).await?;
@@ -178,10 +195,16 @@ async fn lent_row(lender: Lender, identity: Identity, is_shadowed: bool) -> Row 
     }
 }
 
-/// What sessions that run say of their links; all of a network's fare alike.
-fn add_carriers(rows: &mut [Row], links: &[Link]) {
-    for link in links.iter().filter(|link| link.carrier.is_some()) {
-        if let Some(row) = rows.iter_mut().find(|row| row.interface == link.name) {
+/// What an instance that runs says of its links; all of a network's fare alike.
+fn add_running(rows: &mut [Row], state: &State) {
+    for link in &state.links {
+        let Some(row) = rows.iter_mut().find(|row| row.interface == link.name) else {
+            continue;
+        };
+        if link.paused {
+            row.paused_by.push(state.instance.name.clone());
+        }
+        if link.carrier.is_some() {
             row.carried_by.clone_from(&link.carrier);
             row.carried_by_reason.clone_from(&link.carrier_reason);
             row.portal.clone_from(&link.portal);
@@ -253,5 +276,16 @@ mod tests {
         };
         let verdict = "yes, by tls: UDP gets no answer here";
         assert_eq!(told.verdict(), verdict);
+        let metered = Row {
+            metered: true,
+            ..told
+        };
+        let verdict = "yes, metered, by tls: UDP gets no answer here";
+        assert_eq!(metered.verdict(), verdict);
+        let paused = Row {
+            paused_by: vec!["up".to_owned()],
+            ..metered
+        };
+        assert_eq!(paused.verdict(), "yes, but paused in up");
     }
 }

@@ -15,6 +15,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 
 use anyhow::{Context, Result};
+use tabane_linux::interfaces::DefaultRoute;
 use tabane_linux::mptcp::{self, Events, PathManager, Subflow, Unusable};
 use tabane_uplinks::COUNT_INTERVAL;
 use tokio::net::{TcpSocket, TcpStream};
@@ -50,6 +51,8 @@ pub(crate) struct Leg {
     pub(crate) interface: u32,
     /// The one that subflows begin at, and the others that it has.
     pub(crate) addresses: Vec<IpAddr>,
+    /// With another route a server that was not reached may be: routes come after addresses.
+    pub(crate) routes: Vec<DefaultRoute>,
 }
 
 /// What a connection may have, if its server agrees.
@@ -338,12 +341,14 @@ impl Steps {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tokio::time::{Instant, timeout};
 
     fn leg(link: &str, address: &str) -> Leg {
         Leg {
             link: link.to_owned(),
             interface: 2,
             addresses: vec![address.parse().unwrap()],
+            routes: Vec::new(),
         }
     }
 
@@ -403,6 +408,19 @@ mod tests {
             let steps = Steps::between(present, legs, &BTreeSet::new());
             assert_eq!((&*steps.leave, &*steps.join), (leave, join), "{name}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn subflows_are_looked_at_once_there_is_much_or_a_while_after_anything() {
+        let (moved, begun_at) = (Moved::default(), Instant::now());
+        moved.add(1);
+        moved.due().await;
+        assert_eq!(begun_at.elapsed(), COUNT_INTERVAL);
+        moved.add(STEP);
+        moved.due().await;
+        assert_eq!(begun_at.elapsed(), COUNT_INTERVAL, "at once");
+        let hour = std::time::Duration::from_secs(3_600);
+        assert!(timeout(hour, moved.due()).await.is_err(), "nothing moves");
     }
 
     #[test]

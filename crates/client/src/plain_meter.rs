@@ -8,7 +8,9 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use tabane_base::Bytes;
+use tabane_uplinks::COUNT_INTERVAL;
 use tokio::sync::Notify;
+use tokio::time::sleep;
 
 /// Of each datagram: the headers of IPv4 and UDP.
 const UDP_HEADERS: u64 = 28;
@@ -22,7 +24,7 @@ const SUBFLOW_HEADERS_PART: u64 = 20;
 pub(crate) struct Carried {
     links: RefCell<BTreeMap<String, Bytes>>,
     /// There is something.
-    pub news: Notify,
+    news: Notify,
 }
 
 /// Counts for one connection or flow.
@@ -30,6 +32,13 @@ pub(crate) struct Carried {
 pub(crate) struct Meter(Option<(String, Rc<Carried>)>);
 
 impl Carried {
+    /// Waits until there is something, and then a moment for more: subflows' bytes have waited
+    /// before they come here.
+    pub(crate) async fn due(&self) {
+        self.news.notified().await;
+        sleep(COUNT_INTERVAL / 2).await;
+    }
+
     /// What there is; it must be booked.
     pub(crate) fn take(&self) -> BTreeMap<String, Bytes> {
         self.links.take()
@@ -79,17 +88,23 @@ impl Meter {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tokio::time::{Instant, timeout};
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn what_passes_is_counted_once_with_its_headers() {
+        let begun_at = Instant::now();
         let carried = Rc::new(Carried::default());
         let meter = Meter::new("usb0".to_owned(), carried.clone());
         meter.on_stream(2_800);
         meter.on_datagram(&[0; 100]);
-        carried.news.notified().await;
+        carried.due().await;
+        assert_eq!(begun_at.elapsed(), COUNT_INTERVAL / 2);
         let usb0 = Bytes::new(2_800 + 100 + 128);
         assert_eq!(carried.take(), [("usb0".to_owned(), usb0)].into());
         assert!(carried.take().is_empty());
+        // Who carries nothing wakes nobody.
+        let hour = std::time::Duration::from_secs(3_600);
+        assert!(timeout(hour, carried.due()).await.is_err());
         meter.on_subflow("wlan0", 2_000);
         let wlan0 = Bytes::new(2_100);
         assert_eq!(carried.take(), [("wlan0".to_owned(), wlan0)].into());

@@ -26,7 +26,7 @@ use crate::multipath::{Leg, Multipath, Offer};
 use crate::plain::{self, MeteredWay, PlainWay};
 use crate::plain_meter::{Carried, Meter};
 use tabane_store::{Store, is_private};
-use tabane_uplinks::{COUNT_INTERVAL, Table, Uplinks};
+use tabane_uplinks::{Table, Uplinks};
 
 pub(crate) use choice::NoPlainWay;
 use choice::{Candidate, Choice, together};
@@ -235,8 +235,7 @@ impl PlainWays {
             let keeper = Keeper { carried, uplinks };
             let task = tokio::task::spawn_local(async move {
                 loop {
-                    keeper.carried.news.notified().await;
-                    tokio::time::sleep(COUNT_INTERVAL).await;
+                    keeper.carried.due().await;
                     keeper.book();
                 }
             });
@@ -322,6 +321,7 @@ impl Outlook {
                 link: candidate.name.clone(),
                 interface: interface.index,
                 addresses: std::iter::once(address).chain(others).collect(),
+                routes: interface.default_routes.clone(),
             };
             // Of two modems that give the same address, nobody could say which carries what.
             if !legs.iter().any(|leg| leg.addresses.contains(&address)) {

@@ -119,28 +119,20 @@ impl ClientView {
         let carrier_reason = carrying.and_then(|(_, link)| link.carrier_why.clone());
         let paused = of.iter().any(|(_, link)| link.paused);
         let mut problems = of.iter().filter_map(|(_, link)| link.problem.clone());
+        let state = match &path {
+            _ if paused => LinkState::Paused,
+            Some(path) => path.state,
+            None => LinkState::Down,
+        };
         Link {
-            name: name.to_owned(),
-            state: match &path {
-                _ if paused => LinkState::Paused,
-                Some(path) => path.state,
-                None => LinkState::Down,
-            },
             problem: problems.next().filter(|_| path.is_none()),
             weight: of.first().map_or(1.0, |(_, link)| link.policy.weight),
             paused,
-            share: 0.0,
-            share_now: None,
             traffic: ledger.traffic(),
-            failures: 0,
-            is_lent: false,
-            metered: false,
-            budget: None,
-            policy: None,
             carrier: carried.filter(|_| path.is_some()),
             carrier_reason,
-            portal: None,
             path,
+            ..Link::new(name, state)
         }
     }
 }

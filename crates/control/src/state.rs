@@ -219,6 +219,32 @@ pub struct Link {
     pub path: Option<Path>,
 }
 
+impl Link {
+    /// One of which no more is known than this.
+    #[must_use]
+    pub fn new(name: &str, state: LinkState) -> Self {
+        Self {
+            name: name.to_owned(),
+            state,
+            problem: None,
+            weight: 1.0,
+            paused: false,
+            share: 0.0,
+            share_now: None,
+            traffic: Traffic::default(),
+            failures: 0,
+            is_lent: false,
+            metered: false,
+            budget: None,
+            policy: None,
+            carrier: None,
+            carrier_reason: None,
+            portal: None,
+            path: None,
+        }
+    }
+}
+
 /// What the policy comes to for a link.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]

@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 
 use crate::datagrams::DatagramCopy;
 use crate::id::PathId;
+use crate::memory_pool::take_off;
 use crate::recovery::SentFrames;
 use crate::stream::{Reserved, Streams};
 
@@ -91,7 +92,7 @@ impl Distribution {
         while list.copied > MAX_COPIES
             && let Some(oldest) = list.copies.pop_front()
         {
-            list.copied -= oldest.len();
+            take_off(&mut list.copied, oldest.len());
         }
     }
 
@@ -164,7 +165,7 @@ impl Distribution {
                 return;
             }
             // Sent, or cut for packets larger than the path's have become.
-            list.copied -= copy.len();
+            take_off(&mut list.copied, copy.len());
             list.copies.pop_front();
         }
     }

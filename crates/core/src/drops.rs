@@ -79,12 +79,6 @@ impl Drops {
         self.0[reason as usize]
     }
 
-    /// Packets dropped for any reason.
-    #[must_use]
-    pub fn total(&self) -> u64 {
-        self.0.iter().sum()
-    }
-
     /// Every reason with its count.
     pub fn iter(&self) -> impl Iterator<Item = (DropReason, u64)> + '_ {
         REASONS.into_iter().map(|reason| (reason, self.of(reason)))

@@ -64,12 +64,24 @@ impl Default for MemoryPool {
     }
 }
 
+/// # Panics
+/// Where more is returned than is held: from then on nobody would ever have any.
 fn add(sum: &AtomicUsize, before: usize, after: usize) {
     if after >= before {
         sum.fetch_add(after - before, Ordering::Relaxed);
     } else {
-        sum.fetch_sub(before - after, Ordering::Relaxed);
+        let held = sum.fetch_sub(before - after, Ordering::Relaxed);
+        assert!(held >= before - after, "memory is returned once");
     }
+}
+
+/// Takes `bytes` off what is held: a count that went round would bound nothing any more.
+///
+/// # Panics
+/// Where fewer are.
+pub(crate) const fn take_off(held: &mut usize, bytes: usize) {
+    assert!(*held >= bytes, "what is taken off was counted");
+    *held -= bytes;
 }
 
 /// What one session holds of a pool for one purpose, all streams together; returned when it goes.
@@ -105,6 +117,16 @@ impl Part {
     pub fn set(&mut self, bytes: usize) {
         self.pool.change(self.bytes, bytes);
         self.bytes = bytes;
+    }
+
+    /// It holds so many bytes less.
+    ///
+    /// # Panics
+    /// Where fewer are held.
+    pub fn take_off(&mut self, bytes: usize) {
+        let mut left = self.bytes;
+        take_off(&mut left, bytes);
+        self.set(left);
     }
 }
 

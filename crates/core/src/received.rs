@@ -32,11 +32,11 @@ const MAX_THRESHOLD: u64 = 64;
 pub(crate) struct Received {
     ranges: RangeSet,
     /// Everything below counts as received.
-    floor: u64,
+    floor: PacketNumber,
     largest: Option<(PacketNumber, Instant)>,
     /// Came when the newest ranges of an acknowledgement would not have them, with how many had
     /// them since.
-    behind: VecDeque<(u64, u8)>,
+    behind: VecDeque<(PacketNumber, u8)>,
     /// Times of the packets since the last acknowledgement, oldest first.
     times: VecDeque<Instant>,
     /// Ack-eliciting packets not yet acknowledged.
@@ -59,7 +59,7 @@ impl Received {
     pub(crate) fn new() -> Self {
         Self {
             ranges: RangeSet::default(),
-            floor: 0,
+            floor: PacketNumber::default(),
             largest: None,
             behind: VecDeque::new(),
             times: VecDeque::with_capacity(MAX_ACK_TIMES + 1),
@@ -81,23 +81,27 @@ impl Received {
 
     pub(crate) fn is_replayed(&self, pn: PacketNumber) -> bool {
         let is_newest = self.largest().is_none_or(|largest| pn > largest);
-        !is_newest && (pn.0 < self.floor || self.ranges.contains(pn.0))
+        !is_newest && (pn < self.floor || self.ranges.contains(pn.0))
     }
 
     /// Takes note of a packet that [`is_replayed`](Self::is_replayed) denied.
+    ///
+    /// # Panics
+    /// Where it did not.
     pub(crate) fn on_received(&mut self, now: Instant, pn: PacketNumber, ack_eliciting: bool) {
+        assert!(!self.is_replayed(pn), "a packet counts once");
         let expected = self.largest().map(PacketNumber::next).unwrap_or_default();
         self.ranges.insert(pn.0..pn.0 + 1);
         if self.ranges.len() > MAX_RANGES
             && let Some(oldest) = self.ranges.forget_first()
         {
-            self.floor = self.floor.max(oldest.end);
+            self.floor = self.floor.max(PacketNumber(oldest.end));
         }
         if pn >= expected {
             self.largest = Some((pn, now));
-        } else if self.is_behind(pn.0) {
+        } else if self.is_behind(pn) {
             self.behind.truncate(MAX_BEHIND - 1);
-            self.behind.push_front((pn.0, 0));
+            self.behind.push_front((pn, 0));
         }
         if self.times.len() > MAX_ACK_TIMES {
             self.times.pop_front();
@@ -115,10 +119,10 @@ impl Received {
         }
     }
 
-    fn is_behind(&self, pn: u64) -> bool {
+    fn is_behind(&self, pn: PacketNumber) -> bool {
         let mut newest = self.ranges.iter().rev();
         let last = newest.nth(MAX_ACK_RANGES - MAX_BEHIND - 1);
-        last.is_some_and(|range| pn < range.start)
+        last.is_some_and(|range| pn.0 < range.start)
     }
 
     /// A packet was thrown away for want of memory: its sender is told at once [P-6.8].
@@ -207,7 +211,7 @@ impl Received {
     #[cold]
     fn newest_and_behind(&mut self) -> ([RangeInclusive<u64>; MAX_ACK_RANGES], usize) {
         let always = MAX_ACK_RANGES - self.behind.len();
-        let is_told = |range: &Range<u64>| self.behind.iter().any(|(pn, _)| range.contains(pn));
+        let is_told = |range: &Range<u64>| self.behind.iter().any(|(pn, _)| range.contains(&pn.0));
         let first = self.ranges.iter().rev().take(always);
         let rest = self.ranges.iter().rev().skip(always).filter(is_told);
         let ranges = newest(first.chain(rest));

@@ -363,6 +363,12 @@ impl Recovery {
             self.sent.pop_front();
         }
         self.acked.remove(0..self.base().0);
+        if self.sent.is_empty() {
+            // Each was counted once, and settled once: less would let out more than the window,
+            // and more would never be let out.
+            let left = (self.in_flight, self.eliciting_in_flight);
+            assert!(left == (Bytes::ZERO, 0), "nothing is on its way");
+        }
     }
 
     /// When a packet will count as lost by time.
@@ -525,7 +531,7 @@ mod tests {
         assert_eq!(lost.len(), 1);
     }
 
-    /// A hostile peer (shared/design/security.md, H2).
+    /// A hostile peer (docs/security.md, H2).
     #[test]
     fn a_peer_that_acknowledges_nothing_or_in_crumbs_takes_no_memory() {
         let mut recovery = Recovery::new();

@@ -207,12 +207,6 @@ impl Session {
         }
     }
 
-    /// Whether the client has been asked to open nothing new.
-    #[must_use]
-    pub const fn is_sent_away(&self) -> bool {
-        self.sent_away
-    }
-
     /// Ends the session; the other end is told on every path.
     pub fn close(&mut self, _now: Instant, reason: CloseReason) {
         if self.ending.is_none() {

@@ -165,7 +165,9 @@ impl Links {
         self.links.borrow().get(&id).cloned()
     }
 
-    pub(crate) fn changes(&self) -> watch::Receiver<()> {
+    /// Tells when others come, go or may be used otherwise.
+    #[must_use]
+    pub fn changes(&self) -> watch::Receiver<()> {
         self.changes.subscribe()
     }
 }

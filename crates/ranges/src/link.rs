@@ -58,6 +58,18 @@ impl Default for LinkLimits {
     }
 }
 
+impl LinkLimits {
+    /// Used only while no other link is there.
+    pub(crate) fn is_reserve(&self) -> bool {
+        self.backup || self.weight <= 0.0
+    }
+
+    /// The better liked is less.
+    pub(crate) fn rank(&self) -> (bool, u8) {
+        (self.is_reserve(), self.tier)
+    }
+}
+
 /// A link with what it has shown.
 #[derive(Clone, Debug)]
 pub(crate) struct Link {

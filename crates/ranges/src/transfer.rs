@@ -114,10 +114,18 @@ impl Transfer {
         transfer
     }
 
-    /// A link is there, or is to be used in another way.
-    pub fn handle_link(&mut self, _now: Instant, id: LinkId, facts: LinkLimits) {
+    /// A link is there, or is to be used in another way. One that is liked less than before, and
+    /// not needed, is left at once.
+    pub fn handle_link(&mut self, now: Instant, id: LinkId, facts: LinkLimits) {
         match self.links.get_mut(&id) {
-            Some(link) => link.set_facts(facts),
+            Some(link) => {
+                let before = link.facts.rank();
+                link.set_facts(facts);
+                let is_worse = link.facts.rank() > before;
+                if is_worse && self.can_be_resumed() && !self.usable(now).contains(&id) {
+                    self.leave(now, id);
+                }
+            }
             None => {
                 self.links.insert(id, Link::new(facts));
             }
@@ -129,13 +137,18 @@ impl Transfer {
     pub fn handle_link_gone(&mut self, now: Instant, id: LinkId) {
         self.links.remove(&id);
         self.pairs.retain(|(link, _), _| *link != id);
-        let gone = self.live.iter().filter(|(_, live)| live.link == id);
-        let gone: Vec<RequestId> = gone.map(|(id, _)| *id).collect();
-        for request in gone {
+        self.leave(now, id);
+        self.is_dirty = true;
+    }
+
+    /// Drops what is asked of a link.
+    fn leave(&mut self, now: Instant, id: LinkId) {
+        let asked = self.live.iter().filter(|(_, live)| live.link == id);
+        let asked: Vec<RequestId> = asked.map(|(id, _)| *id).collect();
+        for request in asked {
             self.cancel(now, request);
             self.on_interrupted();
         }
-        self.is_dirty = true;
     }
 
     /// Bytes of a body arrived; tells which of them are new, and where they belong.

@@ -98,6 +98,66 @@ fn a_reader_that_takes_its_time_is_waited_for() {
     }
 }
 
+/// As soon as it costs money, or is for need alone, the other link brings what was asked of it.
+#[test]
+fn a_link_that_is_liked_less_is_left_at_once() {
+    let worse = [
+        LinkLimits {
+            tier: 1,
+            metered: true,
+            ..LinkLimits::default()
+        },
+        LinkLimits {
+            backup: true,
+            ..LinkLimits::default()
+        },
+    ];
+    for worse in worse {
+        let mut both = transfer(Order::Any);
+        let mut now = Instant::EPOCH;
+        both.handle_link(now, LinkId(2), LinkLimits::default());
+        let mut asked = Vec::new();
+        // Both bring 1 MB/s until one alone needs 4 s for the rest.
+        for ms in 0..3_000 {
+            now = Instant::from_millis(ms);
+            while let Some(fresh) = request(&mut both, now) {
+                let range = fresh.range.unwrap();
+                let (first, end) = (range.start, range.end.min(SIZE));
+                let part = Answer::Part {
+                    first,
+                    last: end - 1,
+                    total: SIZE,
+                    tag: tag(),
+                };
+                both.handle_answer(now, fresh.id, part);
+                asked.push((fresh, end - first));
+            }
+            for link in [LinkId(1), LinkId(2)] {
+                let mut mine = asked.iter_mut();
+                let mine =
+                    mine.find(|(it, left)| it.link == link && *left > 0 && both.wants(it.id));
+                let Some((it, left)) = mine else { continue };
+                let len = 1_000.min(*left);
+                *left -= len;
+                both.handle_data(now, it.id, usize::try_from(len).unwrap());
+                if *left == 0 {
+                    both.handle_end(now, it.id);
+                }
+            }
+        }
+        assert!(both.requests(LinkId(2)) > 0);
+        // Nothing has changed for the better one.
+        both.handle_link(now, LinkId(1), LinkLimits::default());
+        both.handle_link(now, LinkId(2), worse);
+        assert!(both.requests(LinkId(1)) > 0);
+        assert_eq!(both.requests(LinkId(2)), 0);
+        let links: Vec<LinkId> = std::iter::from_fn(|| request(&mut both, now))
+            .map(|fresh| fresh.link)
+            .collect();
+        assert!(links.iter().all(|link| *link == LinkId(1)), "{links:?}");
+    }
+}
+
 #[test]
 fn a_cut_is_called_a_cut() {
     let window = Bytes::mega(1);

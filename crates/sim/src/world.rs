@@ -105,6 +105,8 @@ pub struct World {
     up: Outcome,
     down: Outcome,
     paths_up: BTreeMap<PathId, bool>,
+    /// The client was asked to open nothing new.
+    is_sent_away: bool,
     connected_at: Option<Instant>,
     sampled_at: Instant,
     datagrams: DatagramCounts,
@@ -141,6 +143,7 @@ impl World {
             up: Outcome::default(),
             down: Outcome::default(),
             paths_up: BTreeMap::new(),
+            is_sent_away: false,
             connected_at: None,
             sampled_at: now,
             datagrams: DatagramCounts::default(),
@@ -297,11 +300,11 @@ impl World {
                 }
             }
             Event::DatagramsReadable => self.take_datagrams(side),
+            Event::SentAway => self.is_sent_away = true,
             Event::Connected
             | Event::PathUp(_)
             | Event::PathDown(..)
             | Event::Authorise { .. }
-            | Event::SentAway
             | Event::Closed(_) => {}
         }
     }

@@ -1,10 +1,13 @@
 //! Much is sent both ways at once: acknowledgements queue behind the other direction's packets, and
 //! neither side takes that for a slow link, nor for a longer one that wants more in flight.
 
+#[path = "links/constant.rs"]
+mod constant;
+
 use std::fmt::Write as _;
 
-use tabane_base::{Duration, Instant, Rate, Seed};
-use tabane_netem::{LinkConfig, LinkSpec, RateModel};
+use constant::link;
+use tabane_base::{Duration, Instant, Seed};
 use tabane_sim::{Setup, Side, Transfer, World};
 
 const FROM: Instant = Instant::from_millis(4_000);
@@ -28,20 +31,8 @@ const NETWORKS: [&[(u64, u64)]; 6] = [
 
 /// What is carried down and up, of the rate, and the mean time in queues, in ms.
 fn run(links: &[(u64, u64)]) -> (f64, f64, f64) {
-    let specs = links.iter().map(|(mbps, delay_ms)| {
-        let rate = Rate::from_mbps(*mbps);
-        let config = LinkConfig {
-            rate: RateModel::Constant(rate),
-            queue: rate.amount_in(Duration::from_millis(200)),
-            delay: Duration::from_millis(*delay_ms),
-            ..LinkConfig::wire()
-        };
-        LinkSpec {
-            name: format!("{mbps} Mbit/s"),
-            up: config.clone(),
-            down: config,
-        }
-    });
+    let queue = Duration::from_millis(200);
+    let specs = links.iter().map(|it| link(*it, queue));
     let mut world = World::new(Setup::new(Seed(2), specs.collect()));
     world.connect();
     world.add(Transfer::download());

@@ -32,12 +32,8 @@ fn a_client_is_sent_away_over_links_that_lose_much_and_its_download_finishes() {
         let begun = |world: &World| world.job(JobId(0)).read(Side::Client) > Bytes::kilo(100);
         assert!(world.run_while(end, |world| !begun(world)), "seed {seed}");
         world.with_session(Side::Server, |session| session.send_away());
-        let is_told = |world: &World| {
-            let session = world.session(Side::Client);
-            session.is_some_and(|session| session.is_sent_away())
-        };
-        world.run_while(end, |world| !(is_told(world) && world.all_over()));
-        assert!(is_told(&world), "seed {seed}: never told");
+        world.run_while(end, |world| !(world.is_sent_away() && world.all_over()));
+        assert!(world.is_sent_away(), "seed {seed}: never told");
         assert_eq!(world.finished(Side::Client), 1, "seed {seed}");
     }
 }

@@ -1,10 +1,13 @@
 //! Links that hold much: the sender's own queue stays short, though start-up meets the receiver's
 //! window before it meets the link's rate.
 
+#[path = "links/constant.rs"]
+mod constant;
+
 use std::fmt::Write as _;
 
-use tabane_base::{Duration, Instant, Rate, Seed};
-use tabane_netem::{LinkConfig, LinkSpec, RateModel};
+use constant::link;
+use tabane_base::{Duration, Instant, Seed};
 use tabane_sim::{Setup, Side, Transfer, World};
 
 const FROM: Instant = Instant::from_millis(3_000);
@@ -28,18 +31,7 @@ const LINKS: [(u64, u64); 8] = [
 
 /// What is carried of the rate, and the mean of our own queue in ms.
 fn run(mbps: u64, delay_ms: u64) -> (f64, f64) {
-    let rate = Rate::from_mbps(mbps);
-    let config = LinkConfig {
-        rate: RateModel::Constant(rate),
-        queue: rate.amount_in(Duration::from_millis(300)),
-        delay: Duration::from_millis(delay_ms),
-        ..LinkConfig::wire()
-    };
-    let link = LinkSpec {
-        name: format!("{mbps} Mbit/s"),
-        up: config.clone(),
-        down: config,
-    };
+    let link = link((mbps, delay_ms), Duration::from_millis(300));
     let mut world = World::new(Setup::new(Seed(3), vec![link]));
     world.connect();
     world.add(Transfer::download());

@@ -1,10 +1,13 @@
 //! Packets overtake one another, as on networks with several ways or queues: links carry what they
 //! carry where packets keep their order, with default settings.
 
+#[path = "links/constant.rs"]
+mod constant;
+
 use std::fmt::Write as _;
 
-use tabane_base::{Bytes, Duration, Instant, Rate, Seed};
-use tabane_netem::{LinkConfig, LinkSpec, RateModel};
+use constant::link;
+use tabane_base::{Bytes, Duration, Instant, Seed};
 use tabane_sim::{LinkId, Setup, Side, Tamper, Transfer, World};
 
 const FROM: Instant = Instant::from_millis(2_000);
@@ -19,22 +22,8 @@ const NETWORKS: [&[(u64, u64)]; 4] = [&[(20, 10)], &[(100, 5)], &[(50, 30)], &[(
 const HELD: [(u32, u64); 4] = [(10, 10), (30, 5), (30, 20), (100, 15)];
 
 fn carried(links: &[(u64, u64)], (percent, ms): (u32, u64), transfer: Transfer) -> f64 {
-    let specs = links.iter().map(|(mbps, delay_ms)| {
-        let rate = Rate::from_mbps(*mbps);
-        let config = LinkConfig {
-            rate: RateModel::Constant(rate),
-            queue: rate
-                .amount_in(Duration::from_millis(150))
-                .max(Bytes::kilo(60)),
-            delay: Duration::from_millis(*delay_ms),
-            ..LinkConfig::wire()
-        };
-        LinkSpec {
-            name: format!("{mbps} Mbit/s"),
-            up: config.clone(),
-            down: config,
-        }
-    });
+    let queue = Duration::from_millis(150);
+    let specs = links.iter().map(|it| link(*it, queue));
     let mut world = World::new(Setup::new(Seed(5), specs.collect()));
     for link in 0..links.len() {
         let tamper = Tamper {

@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod as_text;
 pub mod atomic_file;
 mod join_string;
 mod networks;

@@ -2,9 +2,9 @@
 
 use std::str::FromStr;
 
-use serde::{Deserialize, Deserializer};
 use tabane_base::Prefix;
 
+use crate::as_text::read_as_text;
 use crate::prefix::PRIVATE;
 
 /// A range of addresses for clients.
@@ -38,12 +38,7 @@ impl FromStr for PoolRange {
     }
 }
 
-impl<'de> Deserialize<'de> for PoolRange {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        text.parse().map_err(serde::de::Error::custom)
-    }
-}
+read_as_text!(PoolRange);
 
 #[cfg(test)]
 mod tests {

@@ -3,8 +3,9 @@
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
-use serde::{Deserialize, Deserializer};
 use tabane_base::{Host, Prefix};
+
+use crate::as_text::read_as_text;
 
 /// Ranges that are nobody's on the internet, and mean something else beyond a relay (RFC 1918,
 /// RFC 6598, RFC 4193).
@@ -42,12 +43,7 @@ impl FromStr for DirectPrefix {
     }
 }
 
-impl<'de> Deserialize<'de> for DirectPrefix {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        text.parse().map_err(serde::de::Error::custom)
-    }
-}
+read_as_text!(DirectPrefix);
 
 /// A network behind this machine, which others of its group are led to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,12 +60,7 @@ impl FromStr for RoutePrefix {
     }
 }
 
-impl<'de> Deserialize<'de> for RoutePrefix {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        text.parse().map_err(serde::de::Error::custom)
-    }
-}
+read_as_text!(RoutePrefix);
 
 /// A domain whose names are asked for behind this machine, and whom.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -106,12 +97,7 @@ impl FromStr for RouteDomain {
     }
 }
 
-impl<'de> Deserialize<'de> for RouteDomain {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        text.parse().map_err(serde::de::Error::custom)
-    }
-}
+read_as_text!(RouteDomain);
 
 #[cfg(test)]
 mod tests {

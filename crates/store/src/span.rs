@@ -2,8 +2,9 @@
 
 use std::str::FromStr;
 
-use serde::{Deserialize, Deserializer};
 use tabane_base::{Duration, scaled_number};
+
+use crate::as_text::read_as_text;
 
 /// A span of whole seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,12 +23,7 @@ impl FromStr for Span {
     }
 }
 
-impl<'de> Deserialize<'de> for Span {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        text.parse().map_err(serde::de::Error::custom)
-    }
-}
+read_as_text!(Span);
 
 #[cfg(test)]
 mod tests {

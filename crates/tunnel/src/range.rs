@@ -21,9 +21,9 @@ pub(crate) fn canonical(prefix: Prefix) -> Prefix {
     Prefix { address, ..prefix }
 }
 
-pub(crate) fn emit_prefix(prefix: Prefix, out: &mut Vec<u8>) {
-    let prefix = canonical(prefix);
-    match prefix.address {
+/// Writes an address.
+pub(crate) fn emit_ip(ip: IpAddr, out: &mut Vec<u8>) {
+    match ip {
         IpAddr::V4(ip) => {
             out.push(address_type::V4);
             out.extend(ip.octets());
@@ -33,6 +33,11 @@ pub(crate) fn emit_prefix(prefix: Prefix, out: &mut Vec<u8>) {
             out.extend(ip.octets());
         }
     }
+}
+
+pub(crate) fn emit_prefix(prefix: Prefix, out: &mut Vec<u8>) {
+    let prefix = canonical(prefix);
+    emit_ip(prefix.address, out);
     out.push(prefix.bits);
 }
 

@@ -3,12 +3,12 @@
 //! Owns the wire form. Parsing is total: any bytes give a request, a wish for more bytes, or an
 //! error, and never look beyond the request. What a request leads to is the relay's affair.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use tabane_base::{Prefix, Protocol};
 use tabane_linux::interfaces::Families;
 
-use crate::range::{address_type, emit_prefix, parse_prefix};
+use crate::range::{address_type, emit_ip, emit_prefix, parse_prefix};
 use crate::target::{HostName, MAX_NAME, Target};
 
 mod claim;
@@ -326,16 +326,7 @@ pub(crate) fn parse_address(bytes: &[u8]) -> Result<Option<(SocketAddr, usize)>,
 
 /// Writes an address and a port.
 pub(crate) fn emit_address(address: SocketAddr, out: &mut Vec<u8>) {
-    match address.ip() {
-        IpAddr::V4(ip) => {
-            out.push(address_type::V4);
-            out.extend(ip.octets());
-        }
-        IpAddr::V6(ip) => {
-            out.push(address_type::V6);
-            out.extend(ip.octets());
-        }
-    }
+    emit_ip(address.ip(), out);
     out.extend(address.port().to_be_bytes());
 }
 

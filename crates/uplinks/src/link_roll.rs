@@ -157,7 +157,11 @@ impl LinkRoll {
             let link = match (found, &known.unused) {
                 (Some(link), _) => link,
                 (None, Some(why)) => {
-                    links.push(unused(name, why, carried(name)));
+                    links.push(Link {
+                        problem: Some(why.clone()),
+                        traffic: carried(name),
+                        ..Link::new(name, LinkState::Unused)
+                    });
                     let Some(link) = links.last_mut() else {
                         continue;
                     };
@@ -175,27 +179,5 @@ impl LinkRoll {
                 renews: budget.period.next(today()).to_string(),
             });
         }
-    }
-}
-
-fn unused(name: &str, why: &str, traffic: Traffic) -> Link {
-    Link {
-        name: name.to_owned(),
-        state: LinkState::Unused,
-        problem: Some(why.to_owned()),
-        weight: 1.0,
-        paused: false,
-        share: 0.0,
-        share_now: None,
-        traffic,
-        failures: 0,
-        is_lent: false,
-        metered: false,
-        budget: None,
-        policy: None,
-        carrier: None,
-        carrier_reason: None,
-        portal: None,
-        path: None,
     }
 }

@@ -1,7 +1,6 @@
 //! Web mode as its control socket shows it.
 
 use std::collections::BTreeMap;
-use std::future::pending;
 use std::rc::Rc;
 
 use tabane_control::{
@@ -13,7 +12,7 @@ use tabane_policy::Reaction;
 use tabane_ranges::LinkId;
 
 use tabane_tunnel::shown::add;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use crate::link_roll::LinkRoll;
 
@@ -22,6 +21,8 @@ pub struct WebView {
     links: Links,
     /// Those that are known, used or not.
     roll: LinkRoll,
+    /// Others have come, gone or may be used otherwise.
+    changes: watch::Receiver<()>,
     under_way: Box<dyn Fn() -> usize>,
     /// By everybody who was a link, as it was seen last.
     carried: BTreeMap<LinkId, Traffic>,
@@ -31,6 +32,7 @@ impl WebView {
     /// For links, all that are known being on `roll`; `under_way` counts answers and tunnels.
     pub fn new(links: Links, roll: LinkRoll, under_way: impl Fn() -> usize + 'static) -> Self {
         Self {
+            changes: links.changes(),
             links,
             roll,
             under_way: Box::new(under_way),
@@ -48,6 +50,7 @@ impl InstanceView for WebView {
     const PACE: Pace = Pace::ByItself;
 
     async fn look(&mut self, state: &mut State) {
+        self.changes.mark_unchanged();
         for link in self.links.all() {
             let tally = link.tally();
             let traffic = Traffic {
@@ -56,27 +59,18 @@ impl InstanceView for WebView {
                 ..Traffic::default()
             };
             self.carried.insert(link.id(), traffic);
+            let facts = link.facts();
+            let link_state = match tally.trouble {
+                Some(_) => LinkState::Down,
+                None => LinkState::Active,
+            };
             state.links.push(Link {
-                name: link.name().to_owned(),
-                state: match tally.trouble {
-                    Some(_) => LinkState::Down,
-                    None => LinkState::Active,
-                },
                 problem: tally.trouble,
-                weight: link.facts().weight,
-                paused: false,
-                share: 0.0,
-                share_now: None,
+                weight: facts.weight,
                 traffic,
                 failures: tally.failures,
-                is_lent: false,
-                metered: link.facts().metered,
-                budget: None,
-                policy: None,
-                carrier: None,
-                carrier_reason: None,
-                portal: None,
-                path: None,
+                metered: facts.metered,
+                ..Link::new(link.name(), link_state)
             });
         }
         state.policy_fault = self.roll.policy_fault();
@@ -89,7 +83,8 @@ impl InstanceView for WebView {
     }
 
     async fn changed(&self) {
-        pending().await
+        // Since the last look; whoever tells lives as long as we do.
+        let _ = self.changes.clone().changed().await;
     }
 
     fn change_link(&mut self, _: &str, _: LinkChange) -> Result<(), String> {

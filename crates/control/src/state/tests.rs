@@ -44,26 +44,13 @@ fn path() -> Path {
 
 fn link(name: &str) -> Link {
     Link {
-        name: name.to_owned(),
-        state: LinkState::Active,
-        problem: None,
-        weight: 1.0,
-        paused: false,
         share: 0.5,
-        share_now: None,
         traffic: Traffic {
             received_bytes: 1_000_000,
             ..Traffic::default()
         },
-        failures: 0,
-        is_lent: false,
-        metered: false,
-        budget: None,
-        policy: None,
-        carrier: None,
-        carrier_reason: None,
-        portal: None,
         path: Some(path()),
+        ..Link::new(name, LinkState::Active)
     }
 }
 

@@ -12,7 +12,7 @@ use super::label::{Datagram, DatagramOrder, FlowId, Label};
 use super::resequencer::Resequencer;
 use super::{LABEL, MAX_SIZE};
 use crate::id::PathId;
-use crate::memory_pool::Part;
+use crate::memory_pool::{Part, take_off};
 use crate::ranges::RangeSet;
 use crate::wire::Frame;
 
@@ -201,7 +201,7 @@ impl Inbox {
             self.told = false;
             return None;
         };
-        self.received_bytes -= datagram.data.len();
+        take_off(&mut self.received_bytes, datagram.data.len());
         Some(datagram)
     }
 

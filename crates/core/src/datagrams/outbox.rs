@@ -16,6 +16,7 @@ use tabane_base::{Duration, Instant};
 
 use super::label::{DatagramOrder, FlowId, Label, Place};
 use crate::class::{ByClass, ClassId};
+use crate::memory_pool::take_off;
 use codel::Codel;
 
 /// Bytes waiting for all flows; beyond, new ones are refused.
@@ -135,7 +136,7 @@ impl Outbox {
 
     fn unlist(&mut self, flow: FlowId, class: ClassId, bytes: usize) {
         let turns = self.turns.get_mut(class);
-        turns.bytes -= bytes;
+        take_off(&mut turns.bytes, bytes);
         turns.new.retain(|other| *other != flow);
         turns.old.retain(|other| *other != flow);
     }
@@ -215,8 +216,8 @@ impl Outbox {
                     return None;
                 }
                 queue.waiting.pop_front();
-                queue.bytes -= size;
-                turns.bytes -= size;
+                take_off(&mut queue.bytes, size);
+                take_off(&mut turns.bytes, size);
                 self.dropped += 1;
             }
             // Whoever leaves the new ones goes behind the old, so that these are not starved.
@@ -236,8 +237,8 @@ impl Outbox {
     pub(crate) fn take(&mut self, flow: FlowId, lead: Duration) -> Option<(Label, Bytes)> {
         let queue = self.queues.get_mut(&flow)?;
         let Waiting { data, order, .. } = queue.waiting.pop_front()?;
-        queue.bytes -= data.len();
-        self.turns.get_mut(queue.class).bytes -= data.len();
+        take_off(&mut queue.bytes, data.len());
+        take_off(&mut self.turns.get_mut(queue.class).bytes, data.len());
         queue.deficit -= data.len().max(1) as i64;
         let place = match order {
             DatagramOrder::AtOnce => None,

@@ -18,7 +18,7 @@ use tabane_base::{Duration, Instant};
 
 use super::label::{Datagram, FlowId, Place};
 use crate::id::PathId;
-use crate::memory_pool::Part;
+use crate::memory_pool::{Part, take_off};
 use crate::ranges::RangeSet;
 
 /// Bytes held for one flow: 100 ms, more than most paths differ, at 300 Mbit/s.
@@ -151,7 +151,7 @@ impl Resequencer {
     /// The flow is over.
     pub(crate) fn forget(&mut self, flow: FlowId) {
         if let Some(sequence) = self.sequences.remove(&flow) {
-            self.held.set(self.held.bytes() - sequence.held_bytes);
+            self.held.take_off(sequence.held_bytes);
             for (number, held) in sequence.held {
                 self.due.remove(&(held.release_at, flow, number));
             }
@@ -175,8 +175,8 @@ impl Resequencer {
             }
             let held = entry.remove();
             let bytes = held.datagram.data.len() + OVERHEAD;
-            sequence.held_bytes -= bytes;
-            self.held.set(self.held.bytes() - bytes);
+            take_off(&mut sequence.held_bytes, bytes);
+            self.held.take_off(bytes);
             self.due.remove(&(held.release_at, flow, number));
             sequence.give_up(number);
             sequence.next = number + 1;

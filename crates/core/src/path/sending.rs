@@ -6,6 +6,7 @@
 use tabane_base::{Bytes, Duration, Instant, Rate};
 
 use super::Path;
+use crate::id::PacketNumber;
 use crate::recovery::{SentFrames, SentPacket};
 
 /// So much later the first packets of a path may arrive: ten on a link of 0.5 Mbit/s.
@@ -32,15 +33,21 @@ impl Path {
         self.delivery.mark_app_limited(self.recovery.in_flight());
     }
 
-    /// A packet of `size` bytes leaves.
+    /// The packet `pn` of `size` bytes leaves.
+    ///
+    /// # Panics
+    /// Where the number is not the next one: with the same key and number twice, what is sent could
+    /// be read and forged.
     pub(crate) fn on_sent(
         &mut self,
         now: Instant,
+        pn: PacketNumber,
         size: usize,
         ack_eliciting: bool,
         key_generation: u64,
         frames: SentFrames,
     ) {
+        assert!(pn == self.recovery.next_pn(), "a number is used once");
         let bytes = Bytes::from(size);
         self.totals.sent += bytes;
         self.totals.sent_packets += 1;

@@ -116,15 +116,6 @@ impl Session {
         Ok(())
     }
 
-    /// What was last said by [`set_path_policy`](Self::set_path_policy).
-    ///
-    /// # Errors
-    /// When there is no such path.
-    pub fn path_policy(&self, id: PathId) -> Result<PathPolicy, PathError> {
-        let index = self.path_index(id).ok_or(PathError::Unknown)?;
-        Ok(self.paths[index].policies().own())
-    }
-
     /// An interface vanished: its paths are closed at once.
     pub fn handle_socket_lost(&mut self, now: Instant, socket: SocketId) {
         if let Some(handshake) = self.contact.handshake_mut() {
@@ -152,7 +143,11 @@ impl Session {
         self.paths.iter().any(|path| path.tuple().socket == socket)
     }
 
+    /// # Panics
+    /// Where the session has, or had, a path of this number.
     pub(super) fn add_path(&mut self, now: Instant, id: PathId, tuple: FourTuple) -> PathIndex {
+        let is_new = !self.retired.knows(id) && self.path_index(id).is_none();
+        assert!(is_new, "nonces are made of a path's number");
         let size = self.config.max_udp_payload.min(self.peer.max_udp_payload);
         let seed = Seed(self.rng.next_u64());
         let mut path = Path::new(now, id, tuple, self.config.controller, size, seed);

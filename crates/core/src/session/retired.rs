@@ -38,8 +38,12 @@ impl Retired {
 
     /// Whether a path of this id may begin.
     pub(super) fn may_begin(&self, id: PathId) -> bool {
-        let id = u64::from(id.get());
-        !self.ids.contains(id) && id < self.ids.total() + AHEAD
+        !self.knows(id) && u64::from(id.get()) < self.ids.total() + AHEAD
+    }
+
+    /// Whether this id is used up.
+    pub(super) fn knows(&self, id: PathId) -> bool {
+        self.ids.contains(id.get().into())
     }
 }
 

@@ -131,7 +131,7 @@ impl Session {
         }
         let size = batch.buf.len() - start;
         batch.finish(to, start);
-        self.paths[index].on_sent(now, size, ack_eliciting, generation, frames);
+        self.paths[index].on_sent(now, pn, size, ack_eliciting, generation, frames);
         if let Some((trace, frames)) = self.trace.as_mut().zip(traced) {
             let sent = Traced::Sent {
                 pn,

@@ -212,7 +212,7 @@ impl Streams {
         if !stream.receive.is_reset() {
             stream.due.stop = Some(code);
         }
-        self.memory.set(self.memory.bytes() - before);
+        self.memory.take_off(before);
         self.control.push_back(id);
         self.on_consumed(freed);
         self.reap(id);
@@ -263,7 +263,7 @@ impl Streams {
             stream.due.hold = true;
             self.control.push_back(id);
         }
-        self.memory.set(self.memory.bytes() - n);
+        self.memory.take_off(n);
         self.on_consumed(n as u64);
     }
 

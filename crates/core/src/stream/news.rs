@@ -191,11 +191,12 @@ impl Streams {
         };
         let before = stream.receive.memory();
         let inserted = apply(&mut stream.receive)?;
+        // It is held from here on, whatever becomes of the session.
+        let memory = self.memory.bytes() + stream.receive.memory() - before;
+        self.memory.set(memory);
         if inserted.advanced > session_room {
             return Err(Violation::SessionCreditExceeded);
         }
-        let memory = self.memory.bytes() + stream.receive.memory() - before;
-        self.memory.set(memory);
         self.received += inserted.advanced;
         if inserted.readable && !stream.receive.notified {
             stream.receive.notified = true;
@@ -372,8 +373,7 @@ impl Streams {
             return;
         }
         if let Some(stream) = self.streams.remove(&id) {
-            self.memory
-                .set(self.memory.bytes() - stream.receive.memory());
+            self.memory.take_off(stream.receive.memory());
             self.held -= usize::from(stream.receive.hold.is_on());
         }
         if !self.is_local(id) {
@@ -450,7 +450,20 @@ mod tests {
         assert_eq!(streams.refuses(of_another, LEN), None);
     }
 
-    /// A hostile client opens sessions and has everything unread (shared/design/security.md, M4).
+    /// A hostile client, again: what it brought in vain is held until the session is over.
+    #[test]
+    fn what_came_beyond_the_session_s_credit_is_returned_once() {
+        let pool = MemoryPool::default();
+        let mut streams = streams_of(&pool);
+        streams.receive_credit = 1_000;
+        let taken = streams.on_data(Instant::EPOCH, piece(0, 0), &[0; LEN]);
+        assert_eq!(taken, Err(Violation::SessionCreditExceeded));
+        assert_eq!(pool.held(), Bytes::from(LEN));
+        streams.stop(piece(0, 0).id, 0);
+        assert_eq!(pool.held(), Bytes::ZERO);
+    }
+
+    /// A hostile client opens sessions and has everything unread (docs/security.md, M4).
     #[test]
     fn however_many_sessions_are_left_unread_the_next_one_has_as_much() {
         const SESSIONS: usize = 20;

@@ -7,6 +7,7 @@ use tabane_base::{Duration, Instant};
 use super::hold::Hold;
 use super::window::Window;
 use crate::close::Violation;
+use crate::memory_pool::take_off;
 
 /// What a piece of early data costs besides its bytes: the map's entry and the allocation.
 const EARLY_OVERHEAD: usize = 64;
@@ -236,7 +237,7 @@ impl ReceiveHalf {
                 return;
             }
             let early = entry.remove();
-            self.early_memory -= early.memory();
+            take_off(&mut self.early_memory, early.memory());
             let skip = ((expected - start) as usize).min(early.bytes.len());
             self.ready.extend(&early.bytes[skip..]);
         }

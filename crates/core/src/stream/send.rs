@@ -363,6 +363,8 @@ impl SendHalf {
         let start = self.sent_to + passed;
         self.waiting.insert(self.sent_to..start);
         self.sent_to = start + len;
+        let granted = self.credit.min(self.written_to());
+        assert!(self.sent_to <= granted, "it is written, and granted");
         Piece {
             range: start..start + len,
             fin: false,

@@ -367,6 +367,7 @@ impl Streams {
         let piece = stream.send.next_piece(terms);
         self.rescued += piece.as_ref().map_or(0, |piece| piece.rescued());
         self.sent += piece.as_ref().map_or(0, |piece| piece.fresh);
+        assert!(self.sent <= self.send_credit, "the peer granted it");
         self.enqueue(id);
         Some((id, piece))
     }

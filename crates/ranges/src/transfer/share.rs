@@ -360,8 +360,7 @@ impl Transfer {
             .filter(is_usable)
             .map(|(id, link)| (*id, link))
             .collect();
-        let is_reserve = |link: &Link| link.facts.backup || link.facts.weight <= 0.0;
-        let is_spared = |link: &Link| !is_reserve(link);
+        let is_spared = |link: &Link| !link.facts.is_reserve();
         if self
             .links
             .iter()

@@ -128,6 +128,12 @@ impl World {
         &self.paths_up
     }
 
+    /// Whether the client was asked to open nothing new.
+    #[must_use]
+    pub const fn is_sent_away(&self) -> bool {
+        self.is_sent_away
+    }
+
     /// What the application's datagrams came to.
     #[must_use]
     pub const fn datagrams(&self) -> &DatagramCounts {

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod ahead;
+mod asking;
 mod bare;
 mod carriers;
 mod control;
@@ -22,6 +23,8 @@ mod fleet_volumes;
 mod gateways;
 mod lan;
 mod lan_hosts;
+mod leaving;
+mod leaving_links;
 mod mptcp;
 mod nat64;
 mod near;

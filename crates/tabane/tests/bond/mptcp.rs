@@ -3,10 +3,12 @@
 
 use std::fs;
 use std::process::{Child, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use nix::sys::signal::{Signal, kill};
 
+use crate::leaving::Leaving;
+use crate::leaving_links::{leaves_what_goes, leaves_what_is_not_to_be_used, only_v4};
 use crate::policy::{HARDLY_ANYTHING, policy, received, used};
 use crate::process::PATIENCE;
 use crate::rules::write;
@@ -17,8 +19,6 @@ use crate::world::{World, pid, wait_for};
 
 const DIRECT: &str = "[[rule]]\nname = 'near'\nport = [8000, 8080]\ndirect = true\n";
 const SWITCH: &str = "/proc/sys/net/mptcp/pm_type";
-/// Until a connection has left a link: 200 ms, and what a machine that compiles adds.
-const LEAVE: Duration = Duration::from_secs(2);
 /// What 20 Mbit/s carry in four seconds.
 const FILE: u64 = 10_000_000;
 
@@ -241,34 +241,26 @@ fn links_come_and_go_while_a_connection_runs() {
     let Some((world, _nginx)) = world() else {
         return;
     };
+    only_v4(&world);
     let up = Up::start(&world, &["--all"]);
     up.wait_until(UP);
     let mut download = begin(&world, "long");
     await_data(&world, &["c1", "c2"]);
+    let list = || world.tabane(&["links"]);
+    let leaving = |links| Leaving {
+        pid: download.id(),
+        links,
+        settings: world.path(".config/tabane"),
+        policy: DIRECT.to_owned(),
+        list: &list,
+    };
     // The one that it began by, and the other.
-    for (link, other) in [("c2", "c1"), ("c1", "c2")] {
-        assert!(
-            policy(&world, &format!("set {link} --use never"))
-                .status
-                .success()
-        );
-        let since = Instant::now();
-        loop {
-            let took = since.elapsed();
-            watch(&world, link);
-            await_data(&world, &[other]);
-            if watched(&world) == 0 {
-                println!("{link} left within {took:?}");
-                break;
-            }
-            assert!(took < LEAVE, "{link} carries on");
-        }
-        assert!(policy(&world, &format!("unset {link}")).status.success());
+    for links in [["c2", "c1"], ["c1", "c2"]] {
+        leaves_what_is_not_to_be_used(&world, &leaving(links), "up");
         await_data(&world, &["c1", "c2"]);
     }
-    // Nor does a link that is pulled break it.
-    shell(&world, "ip link set c1 down");
-    await_data(&world, &["c2"]);
+    // Of subflows that went without a word the server keeps two, and takes no others then.
+    leaves_what_goes(&world, &leaving(["c2", "c1"]), "up");
     assert_eq!(download.try_wait().unwrap(), None);
 
     // A server that is gone ends it at once, although it said so to each subflow alone.

@@ -177,7 +177,7 @@ fn a_budget_is_kept_across_runs_and_ends_the_use_of_a_link() {
     let part = used / (carried(&world, "c2") - before) as f64;
     assert!((0.97..1.03).contains(&part), "{part} of {used}");
     assert!(policy(&world, "set c2 --budget 1MB/month").status.success());
-    // Counted five times a second: this takes two, and more than one link.
+    // Counted ten times a second: this takes two, and more than one link.
     let slowly = "curl -sS --limit-rate 8M -o /dev/null http://203.0.113.2:8000/20000000";
     assert!(world.run(&[], slowly).status.success());
     let shown = text(&policy(&world, "").stdout);
@@ -232,7 +232,7 @@ fn a_full_disk_costs_what_was_counted_and_nothing_else() {
 fn a_disk_that_hangs_holds_up_no_packet() {
     let Some(world) = World::new(&[]) else { return };
     world.join();
-    // Slow enough that the budget ends under way: it is counted five times a second.
+    // Slow enough that the budget ends under way: it is counted ten times a second.
     let limits = "set c2 --down 16mbit --budget 1MB/month";
     assert!(policy(&world, limits).status.success());
     let settings = world.path(".config/tabane").display().to_string();

@@ -9,6 +9,8 @@
 
 mod forward;
 mod ipv6;
+#[path = "../bond/leaving.rs"]
+mod leaving;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -260,6 +262,53 @@ fn a_link_that_comes_is_used() {
     success(receiver.end());
     world.assert_same(&file);
     assert!(carried(&sent, "link2") > 100_000, "{sent}");
+}
+
+/// By policy, a budget's end, and an address that goes. `tabane links` says why.
+#[test]
+fn a_transfer_leaves_a_link_within_200_ms() {
+    let Some(world) = World::new() else { return };
+    let file = world.path("file");
+    let endless = fs::File::create(&file).unwrap();
+    endless.set_len(100_000_000_000).unwrap();
+    fs::create_dir(world.path("config")).unwrap();
+    let mut receiver = world.receive(&[]);
+    let mut sender = world.sender(BOTH, &[file.to_str().unwrap()]);
+    let list = || {
+        let mut links = world.lab.client().command(TABANE);
+        links
+            .arg("links")
+            .env("TABANE_CONFIG", world.path("config"));
+        links
+    };
+    let leaving = leaving::Leaving {
+        pid: sender.id(),
+        links: ["link2", "link1"],
+        settings: world.path("config"),
+        policy: String::new(),
+        list: &list,
+    };
+    leaving.try_entries(&leaving::ENTRIES, |_| {}, || {});
+    let client = |words: &str| {
+        let mut ip = world.lab.client().command("ip");
+        let output = ip.args(words.split(' ')).output().unwrap();
+        assert!(output.status.success(), "{words}: {output:?}");
+    };
+    let left = || leaving.await_left("no address", "no global address");
+    let restore = || {
+        client("addr add 10.77.2.2/24 dev link2");
+        client("route add default via 10.77.2.1 dev link2 metric 102");
+    };
+    leaving.try_to(
+        "no address",
+        || client("addr flush dev link2"),
+        left,
+        restore,
+    );
+    for child in [&mut sender, &mut receiver.child] {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
 }
 
 /// The only address that the receiver knows is gone before another comes.

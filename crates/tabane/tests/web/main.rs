@@ -3,7 +3,12 @@
 
 #![allow(clippy::unwrap_used, missing_docs)]
 
+#[path = "../bond/asking.rs"]
+mod asking;
 mod intercepting;
+#[path = "../bond/leaving.rs"]
+mod leaving;
+mod leaving_links;
 mod neighbours;
 mod street;
 

@@ -197,6 +197,12 @@ impl Street {
         output.output().unwrap()
     }
 
+    /// nginx has a file of this many zeros.
+    pub(crate) fn publish(&self, name: &str, len: u64) {
+        let file = fs::File::create(self.directory.join("site").join(name)).unwrap();
+        file.set_len(len).unwrap();
+    }
+
     pub(crate) fn ip(&self, who: &str, words: &str) {
         ip(&format!("-n {}{who} {words}", self.id));
     }
@@ -251,6 +257,10 @@ impl Running {
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         Self { child, lines }
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
     }
 
     /// The next line.

@@ -8,7 +8,7 @@
 use std::net::SocketAddr;
 
 use crate::carrier::Dial;
-use tabane_core::{FourTuple, PathError, PathId, PathSnapshot, SocketId};
+use tabane_core::{FourTuple, PathId, PathSnapshot, SocketId};
 use tokio::time::Instant;
 
 use super::carrier::{Carrier, Change};
@@ -290,14 +290,7 @@ impl Shared {
     }
 
     fn open_beside(&self, session: SessionId, link: &Link, tuple: FourTuple) -> Option<PathId> {
-        let opened = self.engine.visit(session, |visit| {
-            visit.touch();
-            let path = visit.session.open_path(visit.now, tuple)?;
-            let policy = link.policy();
-            visit.session.set_path_policy(visit.now, path, policy)?;
-            Ok::<_, PathError>(path)
-        });
-        opened?.ok()
+        self.open_path(session, link, tuple)?.ok()
     }
 
     /// A path is up: where it was opened beside the one in use, the link goes by it from here on,

@@ -52,11 +52,7 @@ impl LinkBind {
             egress: Some(egress),
             v4,
             v6,
-            translators: Vec::new(),
-            relay_addrs: None,
-            policy: PathPolicy::default(),
-            carrier: CarrierWish::default(),
-            memory: None,
+            ..Self::unbound()
         }
     }
 

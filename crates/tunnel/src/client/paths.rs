@@ -3,7 +3,7 @@
 //! Owns when a path is opened, what its comings and goings mean for its link, and whether any is
 //! left that carries data. Sockets and the patience with a link are the link's.
 
-use tabane_core::{PathDownReason, PathError, PathId, PathSnapshot, PathStatus};
+use tabane_core::{FourTuple, PathDownReason, PathError, PathId, PathSnapshot, PathStatus};
 use tokio::time::Instant;
 
 use super::carrier::Carrier;
@@ -55,6 +55,22 @@ impl Shared {
         }
     }
 
+    /// Opens a path over `link`, used as that may be; `None` where the session is gone.
+    pub(super) fn open_path(
+        &self,
+        session: SessionId,
+        link: &Link,
+        tuple: FourTuple,
+    ) -> Option<Result<PathId, PathError>> {
+        self.engine.visit(session, |visit| {
+            visit.touch();
+            let path = visit.session.open_path(visit.now, tuple)?;
+            let policy = link.policy();
+            visit.session.set_path_policy(visit.now, path, policy)?;
+            Ok(path)
+        })
+    }
+
     /// Opens a path over every link that is due for one.
     pub(super) fn open_paths(&self, session: SessionId) {
         let now = Instant::now();
@@ -80,14 +96,7 @@ impl Shared {
                 link.on_failed(now, "no address of a family that the relay has".to_owned());
                 continue;
             };
-            let opened = self.engine.visit(session, |visit| {
-                visit.touch();
-                let path = visit.session.open_path(visit.now, tuple)?;
-                let policy = link.policy();
-                visit.session.set_path_policy(visit.now, path, policy)?;
-                Ok::<_, PathError>(path)
-            });
-            match opened {
+            match self.open_path(session, link, tuple) {
                 Some(Ok(path)) => link.on_opened(path),
                 Some(Err(error)) => link.on_failed(now, error.to_string()),
                 None => return,

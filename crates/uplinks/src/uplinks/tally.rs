@@ -12,7 +12,7 @@ use crate::table::Table;
 
 /// How often what links carry is counted: a fast link goes beyond its budget by no more than it
 /// carries in this time.
-pub const COUNT_INTERVAL: Duration = Duration::from_millis(200);
+pub const COUNT_INTERVAL: Duration = Duration::from_millis(100);
 
 /// See the module.
 #[derive(Debug, Default)]

@@ -90,35 +90,41 @@ mod tests {
     use crate::rtt::RttEstimator;
     use tabane_base::{Bytes, Instant, Rate, Seed};
 
+    const MTU: Bytes = Bytes::new(1_500);
+
+    /// Packet `number` of one in a millisecond is acknowledged, of 30 in flight, after these ways.
+    fn acknowledge(path: &mut Tabane, number: u64, there: Duration, back: Duration) {
+        let now = Instant::from_millis(100 + number);
+        let sample = RateSample {
+            newly_acked: MTU,
+            total_delivered: Bytes::new(MTU.get() * number),
+            prior_delivered: Bytes::new(MTU.get() * number.saturating_sub(30)),
+            rtt: Some(there + back),
+            rate: Some(Rate::from_mbps(12)),
+            tx_in_flight: Bytes::new(MTU.get() * 30),
+            ..RateSample::default()
+        };
+        path.on_ack(&AckEvent {
+            now,
+            sample: &sample,
+            trip: None,
+            way_back: i64::try_from(back.as_nanos()).ok(),
+            rtt: &RttEstimator::default(),
+            in_flight_after: Bytes::new(MTU.get() * 30),
+            largest_acked_sent_at: now - there - back,
+        });
+    }
+
     /// Acknowledgements that all come late for a while, and then early again: what delay comes with
     /// sending was added to the shortest round trip at each turn, and queued.
     #[test]
     fn ways_back_that_come_and_go_leave_the_path_as_long_as_it_was() {
-        let mtu = Bytes::new(1_500);
-        let mut path = Tabane::new(mtu, Instant::EPOCH, Seed(1).rng("path"));
+        let mut path = Tabane::new(MTU, Instant::EPOCH, Seed(1).rng("path"));
         for number in 1..4_000_u64 {
             // Then delay that comes with sending, and a queue.
             let there = Duration::from_millis(if number < 10 { 20 } else { 60 });
             let back = Duration::from_millis(if number / 200 % 2 == 0 { 10 } else { 20 });
-            let now = Instant::from_millis(100 + number);
-            let sample = RateSample {
-                newly_acked: mtu,
-                total_delivered: Bytes::new(mtu.get() * number),
-                prior_delivered: Bytes::new(mtu.get() * number.saturating_sub(30)),
-                rtt: Some(there + back),
-                rate: Some(Rate::from_mbps(12)),
-                tx_in_flight: Bytes::new(mtu.get() * 30),
-                ..RateSample::default()
-            };
-            path.on_ack(&AckEvent {
-                now,
-                sample: &sample,
-                trip: None,
-                way_back: i64::try_from(back.as_nanos()).ok(),
-                rtt: &RttEstimator::default(),
-                in_flight_after: Bytes::new(mtu.get() * 30),
-                largest_acked_sent_at: now - there - back,
-            });
+            acknowledge(&mut path, number, there, back);
             path.load = Duration::from_millis(7);
         }
         let length = path.model.min_rtt().expect("measured");
@@ -129,30 +135,11 @@ mod tests {
     /// path was believed to be shorter, down to nothing, and four packets were in flight.
     #[test]
     fn ways_back_that_grow_slowly_and_end_at_once_leave_the_path_as_long_as_it_was() {
-        let mtu = Bytes::new(1_500);
         let there = Duration::from_millis(20);
-        let mut path = Tabane::new(mtu, Instant::EPOCH, Seed(1).rng("path"));
+        let mut path = Tabane::new(MTU, Instant::EPOCH, Seed(1).rng("path"));
         for number in 1..24_000_u64 {
             let back = Duration::from_micros(10_000 + number % 6_000);
-            let now = Instant::from_millis(100 + number);
-            let sample = RateSample {
-                newly_acked: mtu,
-                total_delivered: Bytes::new(mtu.get() * number),
-                prior_delivered: Bytes::new(mtu.get() * number.saturating_sub(30)),
-                rtt: Some(there + back),
-                rate: Some(Rate::from_mbps(12)),
-                tx_in_flight: Bytes::new(mtu.get() * 30),
-                ..RateSample::default()
-            };
-            path.on_ack(&AckEvent {
-                now,
-                sample: &sample,
-                trip: None,
-                way_back: i64::try_from(back.as_nanos()).ok(),
-                rtt: &RttEstimator::default(),
-                in_flight_after: Bytes::new(mtu.get() * 30),
-                largest_acked_sent_at: now - there - back,
-            });
+            acknowledge(&mut path, number, there, back);
         }
         let length = path.model.min_rtt().expect("measured");
         assert!(length >= Duration::from_millis(20 + 10), "{length:?}");

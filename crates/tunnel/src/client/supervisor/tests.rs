@@ -1,12 +1,13 @@
-//! By a clock that goes on once everybody waits. The relays are nowhere: no packet leaves.
+//! By a clock that goes on once everybody waits. The relays are nowhere, or say nothing.
 
 use super::*;
-use crate::client::{Client, ClientConfig, OpenError, RelayPeer, Silence};
+use crate::client::{Client, ClientConfig, LinkBind, OpenError, RelayPeer, Silence};
 use crate::client::{RelayMerit, SessionNumbers};
 use crate::monitor::HostMonitor;
 use std::net::SocketAddr;
 use tabane_base::Duration;
 use tabane_core::{DatagramOrder, Identity, SessionConfig};
+use tokio::net::UdpSocket;
 use tokio::task::LocalSet;
 
 /// Two days of such a clock take a moment.
@@ -16,19 +17,24 @@ async fn run(body: impl Future<Output = ()>) {
 
 /// A client of so many relays, whose names nobody knows.
 fn client(relays: u8) -> Client {
-    let relay = |number: u8| RelayPeer {
+    client_of(vec![Vec::new(); usize::from(relays)], Vec::new())
+}
+
+/// A client of the relays at these addresses.
+fn client_of(addrs: Vec<Vec<SocketAddr>>, links: Vec<LinkBind>) -> Client {
+    let relay = |(addrs, number): (Vec<SocketAddr>, u8)| RelayPeer {
         name: format!("relay {number}"),
         key: Identity::from_seed([number; 32]).public_key(),
-        addrs: Vec::new(),
+        addrs,
         token: None,
         udp_ports: Vec::new(),
         tls: None,
     };
     let config = ClientConfig {
         identity: Identity::from_seed([200; 32]),
-        relays: (1..=relays).map(relay).collect(),
+        relays: addrs.into_iter().zip(1..).map(relay).collect(),
         merits: Vec::<RelayMerit>::new(),
-        links: Vec::new(),
+        links,
         session: SessionConfig::default(),
         monitor: HostMonitor::default(),
         udp_order: DatagramOrder::AtOnce,
@@ -104,6 +110,28 @@ async fn a_connection_waits_ten_seconds_for_a_session_of_however_many_relays() {
             let given_back = client.open_tcp(target.into(), Silence::GivesBack).await;
             assert!(matches!(given_back.err(), Some(OpenError::SessionLost)));
             assert_eq!(begin.elapsed(), Duration::ZERO, "it goes plainly at once");
+        }
+    })
+    .await;
+}
+
+/// Each of them has its head start over the next, counted from when that one was asked, and none
+/// is asked again by then.
+#[tokio::test(start_paused = true)]
+async fn relays_that_say_nothing_are_passed_over_one_by_one() {
+    run(async {
+        let mut relays = Vec::new();
+        for _ in 0..3 {
+            relays.push(UdpSocket::bind("127.0.0.1:0").await.unwrap());
+        }
+        let addrs = relays.iter().map(|it| vec![it.local_addr().unwrap()]);
+        let begin = Instant::now();
+        let _client = client_of(addrs.collect(), vec![LinkBind::unbound()]);
+        for (relay, expected) in relays.iter().zip([0, 1_500, 3_000]) {
+            relay.readable().await.unwrap();
+            let asked = begin.elapsed().as_millis();
+            // Timers go by milliseconds.
+            assert!((expected..=expected + 2).contains(&asked), "{asked}");
         }
     })
     .await;
