@@ -3,6 +3,9 @@
 
 use tabane_base::{Bytes, Instant};
 
+/// So little sent to somebody who has not asked for it is of no use to anybody.
+const WORTHLESS: Bytes = Bytes::new(600);
+
 /// UDP payload exchanged between the server and one client address.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Exchanged {
@@ -13,6 +16,8 @@ pub struct Exchanged {
     /// The most that `from_server` was, per byte of `to_server`, until something came from there
     /// that was sent after the server had been heard there: no earlier can the address be proved.
     pub amplification: f64,
+    /// The same from a few hundred bytes on.
+    pub amplification_of_much: f64,
     heard_at: Option<Instant>,
     may_be_proved: bool,
 }
@@ -26,6 +31,9 @@ impl Exchanged {
         }
         let ratio = self.from_server.get() as f64 / self.to_server.get() as f64;
         self.amplification = self.amplification.max(ratio);
+        if self.from_server > WORTHLESS {
+            self.amplification_of_much = self.amplification_of_much.max(ratio);
+        }
     }
 
     /// Something of the server's has arrived there.

@@ -24,7 +24,7 @@ pub(crate) fn check(world: &World, limits: [Bytes; 2]) {
         assert!(held <= most, "{side:?} holds {held}, the limit is {limit}");
     }
     for (address, exchanged) in world.network().exchanged() {
-        let times = exchanged.amplification;
+        let times = exchanged.amplification_of_much;
         assert!(
             times <= AMPLIFICATION,
             "{address} got {times} times what it had sent"
