@@ -163,7 +163,7 @@ impl Guest {
 
     async fn run(mut self) {
         let mut fetching = self.crowd.fetching.subscribe();
-        // Until the runtime has asked once, each socket counts as full, and the first packet is lost.
+        // Until the runtime has asked once, a socket counts as full: its first packet is lost.
         let _ = poll_fn(|cx| self.socket.poll_writable(cx)).await;
         loop {
             let deadline = self.drain();

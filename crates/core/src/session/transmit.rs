@@ -333,7 +333,8 @@ impl Session {
     }
 
     /// How large a packet may be that is wanted `whole` bytes large; `None` where it is not worth
-    /// it. What goes elsewhere than the path asks an address to prove itself, and is rationed there.
+    /// it. What goes elsewhere than the path asks an address to prove itself, and is rationed by
+    /// who asks.
     fn allowed_size(
         &self,
         (index, to): (PathIndex, FourTuple),

@@ -212,7 +212,7 @@ impl ReceiveHalf {
         {
             let held = before.bytes.len();
             if before.bytes.capacity() < held + piece.len() {
-                // Pieces like those before are mostly a run, which is not to be copied at each turn.
+                // Pieces like those before are mostly a run, not to be copied at each turn.
                 let more = 3 * held.min(before.pieces * piece.len());
                 let more = more.min(EARLY_RUN - held).max(piece.len());
                 before.bytes.reserve_exact(more);
