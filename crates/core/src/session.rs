@@ -349,6 +349,7 @@ impl Session {
         self.contact.agree(agreed, self.side == Side::Client);
         let index = self.add_path(now, PathId(0), tuple);
         self.next_path = 1;
+        self.paths[index].ask_sign_of_life();
         self.due.hello = self.side == Side::Client;
         if validated {
             self.paths[index].activate(now, rtt);

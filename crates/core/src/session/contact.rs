@@ -69,10 +69,11 @@ impl Contact {
         }
     }
 
-    /// The last flight has come.
-    pub(super) fn confirm(&mut self) {
-        if let Self::Agreed(agreement) = self {
-            agreement.last_flight = None;
+    /// The last flight has come; whether it had been in doubt.
+    pub(super) fn confirm(&mut self) -> bool {
+        match self {
+            Self::Handshaking(_) => false,
+            Self::Agreed(agreement) => agreement.last_flight.take().is_some(),
         }
     }
 }

@@ -150,7 +150,9 @@ impl Session {
             .is_none_or(|largest| largest < pn);
         self.paths[path].on_received(now, size, tuple);
         // Any 1-RTT packet shows that the server has the client's last flight.
-        self.contact.confirm();
+        if self.contact.confirm() {
+            self.paths[path].ask_sign_of_life();
+        }
         if let Some(trace) = &mut self.trace {
             let size = u16::try_from(size).unwrap_or(u16::MAX);
             let frames = traced_frames(payload);
