@@ -11,7 +11,7 @@ use tabane_base::{Duration, Instant, Seed};
 use tabane_sim::{Setup, Side, Transfer, World};
 
 const FROM: Instant = Instant::from_millis(4_000);
-const UNTIL: Instant = Instant::from_millis(8_000);
+const UNTIL: Instant = Instant::from_millis(10_000);
 const STEP: Duration = Duration::from_millis(50);
 /// Of the rate, in each direction; the rest are headers and acknowledgements.
 const CARRIED: f64 = 0.85;
@@ -71,16 +71,9 @@ fn both_directions_are_filled_without_a_queue() {
         String::from("Mbit/s and ms each way: of the rate down and up, time in queues\n");
     let mut is_well = true;
     for links in NETWORKS {
-        let nearly = |more| links.iter().map(move |(mbps, ms)| (mbps + more, *ms));
-        let mut runs = [0, 1, 2, 3, 4].map(|more| run(&nearly(more).collect::<Vec<_>>()));
-        is_well &= runs
-            .iter()
-            .all(|(down, up, _)| *down > CARRIED && *up > CARRIED);
-        // Where it falls is chaotic: one in six such networks stands for longer.
-        runs.sort_by(|a, b| a.2.total_cmp(&b.2));
-        let [_, _, (down, up, waited_ms), ..] = runs;
+        let (down, up, waited_ms) = run(links);
         let _ = writeln!(table, "{links:?}: {down:.2} {up:.2}, {waited_ms:3.0} ms");
-        is_well &= waited_ms < WAITED_MS;
+        is_well &= down > CARRIED && up > CARRIED && waited_ms < WAITED_MS;
     }
     println!("{table}");
     assert!(is_well, "{table}");

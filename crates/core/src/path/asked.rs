@@ -223,7 +223,7 @@ impl Path {
 
     /// The size of a larger packet to try, which is sent now.
     pub(crate) fn take_mtu_probe(&mut self, now: Instant) -> Option<u16> {
-        let size = self.validated.then(|| self.mtu.wants_probe(now))??;
+        let size = self.mtu.wants_probe(now)?;
         self.mtu.on_probe_sent();
         Some(size)
     }

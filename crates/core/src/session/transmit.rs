@@ -76,13 +76,13 @@ impl Session {
         }
     }
 
-    /// Builds one packet of at most `whole` bytes on a path, of which `fill` appends the frames
+    /// Builds one packet of at most `size` bytes on a path, of which `fill` appends the frames
     /// and says whether any asks for acknowledgement. `false` when `fill` appended none.
     pub(super) fn send_packet(
         &mut self,
         now: Instant,
         (index, to): (PathIndex, FourTuple),
-        (whole, padded): (usize, bool),
+        (size, padded): (usize, bool),
         batch: &mut TransmitBatch,
         fill: impl FnOnce(&mut Self, &mut Vec<u8>, usize, &mut SentFrames) -> bool,
     ) -> bool {
@@ -91,9 +91,6 @@ impl Session {
         };
         let (remote, phase, generation) = (*remote, keys.phase(), keys.generation());
         let path = &self.paths[index];
-        let Some(size) = self.allowed_size((index, to), whole, padded) else {
-            return false;
-        };
         let (id, pn) = (path.id(), path.recovery().next_pn());
         let pn_len = packet_number_len(pn, path.recovery().largest_acked());
         let start = batch.buf.len();
@@ -108,14 +105,7 @@ impl Session {
             batch.buf.truncate(start);
             return false;
         }
-        debug_assert!(
-            batch.buf.len() <= start + whole - TAG_LEN,
-            "a packet overflows"
-        );
-        if batch.buf.len() > end {
-            batch.buf.truncate(start);
-            return false;
-        }
+        debug_assert!(batch.buf.len() <= end, "a packet overflows");
         let least = match (padded, ack_eliciting) {
             (true, _) => end,
             (false, true) => start + MIN_ELICITING - TAG_LEN,
@@ -293,8 +283,11 @@ impl Session {
         carrier: PathIndex,
         batch: &mut TransmitBatch,
     ) {
-        let path = &mut self.paths[index];
-        if !path.takes_own_ack(now) || index == carrier || batch.is_full() {
+        if !self.paths[index].takes_own_ack(now) || index == carrier || batch.is_full() {
+            return;
+        }
+        let path = &self.paths[index];
+        if !self.may_carry_acks(path) {
             return;
         }
         let (place, size) = ((index, path.tuple()), (path.packet_size(), false));
@@ -308,7 +301,7 @@ impl Session {
     /// side went silent may lose what we send as well. Where none is, any that has
     /// acknowledgements of its own and may carry them.
     pub(super) fn ack_carrier(&self) -> Option<PathIndex> {
-        let may_carry = |path: &Path| self.address_room(path) >= ACK_PACKET_MAX as u64;
+        let may_carry = |path: &Path| self.may_carry_acks(path);
         let newest = self.paths.iter().map(Path::last_received_at).max()?;
         let fresh = self
             .paths
@@ -323,31 +316,11 @@ impl Session {
             })
     }
 
-    /// Bytes that may go to where a path leads now: a server sends little to an address that has
-    /// not proved that it is the client's (RFC 9000 §8.1).
-    fn address_room(&self, path: &Path) -> u64 {
-        match self.side {
-            Side::Client => u64::MAX,
-            Side::Server => path.amplification_room().get(),
-        }
-    }
-
-    /// How large a packet may be that is wanted `whole` bytes large; `None` where it is not worth
-    /// it. What goes elsewhere than the path asks an address to prove itself, and is rationed by
-    /// who asks.
-    fn allowed_size(
-        &self,
-        (index, to): (PathIndex, FourTuple),
-        whole: usize,
-        padded: bool,
-    ) -> Option<usize> {
-        let path = &self.paths[index];
-        if to != path.tuple() {
-            return Some(whole);
-        }
-        let room = usize::try_from(self.address_room(path)).unwrap_or(usize::MAX);
-        let least = if padded { whole } else { MIN_ELICITING };
-        (room >= least).then_some(whole.min(room))
+    /// Whether an acknowledgement may go where a path leads: a server sends an address that has not
+    /// proved itself no more than three times what came from there (RFC 9000 §8.1).
+    fn may_carry_acks(&self, path: &Path) -> bool {
+        let room = path.amplification_room().get();
+        self.side == Side::Client || room >= ACK_PACKET_MAX as u64
     }
 
     /// A train of probes, if one is due [P-10.2].

@@ -17,7 +17,7 @@ const TRIES: usize = 4;
 const HARDLY_ANYTHING: u64 = 15_000;
 /// So much by the other link, and the link was left.
 const GOES_ON: u64 = 1_500_000;
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(crate) const METERED: (&str, &str) = ("metered = true", "metered");
 /// What the policy may say of a link, and what is said of the link then. In the last, traffic ends
