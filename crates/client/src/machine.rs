@@ -249,6 +249,7 @@ impl Machine {
 
     /// Takes everything away.
     pub async fn tear_down(self) -> Result<()> {
+        filter::hold_flows();
         drop(self.hooks);
         self.tasks.iter().for_each(JoinHandle::abort);
         clear_leftovers().await

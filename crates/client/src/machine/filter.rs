@@ -24,6 +24,8 @@ use crate::sources::ANSWERS;
 use site_packets::{Family, V4, V6};
 
 const TABLE: &str = "tabane";
+/// Of one that ends.
+const GOING: &str = "tabane-going";
 /// Pings, every other protocol that the relay serves, and what comes back for them: by the TUN
 /// device, while the relay answers.
 pub(super) const ECHO: MarkRule = MarkRule {
@@ -327,6 +329,17 @@ fn set_pair(name: &str, first: [&str; 2], ranges: &[Prefix]) -> String {
     set(4, "ipv4_addr", v4) + &set(6, "ipv6_addr", v6)
 }
 
+/// Has what hosts behind go on sending wait, while our sockets go, until their flows are forgotten:
+/// a router names what leaves with a flow's first packet, which did not leave, so that what follows
+/// would leave without a name that is answered.
+pub(super) fn hold_flows() {
+    let held = "chain held {\ntype filter hook forward priority filter\n";
+    let held = format!("{held}ct mark {TAKEN} drop\n}}\n");
+    if let Err(error) = nft::replace_table(GOING, &held) {
+        tracing::debug!(%error, "cannot hold the flows of hosts behind");
+    }
+}
+
 /// Removes what a daemon of this network namespace has left, or may have left.
 pub(super) async fn clear_leftovers() -> Result<()> {
     let routing = Routing::open()?;
@@ -335,15 +348,15 @@ pub(super) async fn clear_leftovers() -> Result<()> {
     }
     routing.remove_local(LAN.table).await?;
     clear_gateways().await?;
-    match nft::remove_table(TABLE) {
-        // Without the program there are no rules of ours.
-        Ok(()) | Err(nft::NftError::Missing) => {}
-        Err(error) => return Err(error).context("cannot remove our packet filter rules"),
-    }
-    // A router names what leaves with a flow's first packet, which did not leave. What goes on
-    // sending would keep the flow, and leave without a name that is answered.
     if let Err(error) = conntrack::forget(TAKEN) {
         tracing::debug!(%error, "cannot have the flows of hosts behind forgotten");
+    }
+    for table in [TABLE, GOING] {
+        match nft::remove_table(table) {
+            // Without the program there are no rules of ours.
+            Ok(()) | Err(nft::NftError::Missing) => {}
+            Err(error) => return Err(error).context("cannot remove our packet filter rules"),
+        }
     }
     Ok(())
 }
