@@ -43,9 +43,9 @@ fn main() -> ExitCode {
         .as_slice()
     {
         ["tidy"] => tidy::run(&root),
-        ["check"] => ci::check(&root),
-        ["test"] => ci::test(&root),
-        ["ci"] => ci::check_and_test(&root),
+        ["check"] => Ok(ci::check(&root)),
+        ["test"] => Ok(ci::test(&root)),
+        ["ci"] => Ok(ci::check_and_test(&root)),
         ["bench", options @ ..] => bench(&root, options),
         ["instructions", options @ ..] => instructions::run(&root, options),
         ["fuzz", options @ ..] => fuzz::run(&root, options),

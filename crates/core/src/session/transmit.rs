@@ -283,11 +283,8 @@ impl Session {
         carrier: PathIndex,
         batch: &mut TransmitBatch,
     ) {
-        if !self.paths[index].takes_own_ack(now) || index == carrier || batch.is_full() {
-            return;
-        }
-        let path = &self.paths[index];
-        if !self.may_carry_acks(path) {
+        let path = &mut self.paths[index];
+        if !path.takes_own_ack(now) || index == carrier || batch.is_full() {
             return;
         }
         let (place, size) = ((index, path.tuple()), (path.packet_size(), false));
@@ -301,23 +298,24 @@ impl Session {
     /// side went silent may lose what we send as well. Where none is, any that has
     /// acknowledgements of its own and may carry them.
     pub(super) fn ack_carrier(&self) -> Option<PathIndex> {
-        let may_carry = |path: &Path| self.may_carry_acks(path);
         let newest = self.paths.iter().map(Path::last_received_at).max()?;
         let fresh = self
             .paths
             .active()
-            .filter(|(_, path)| path.is_fresh(newest) && may_carry(path));
+            .filter(|(_, path)| path.is_fresh(newest));
         fresh
             .min_by_key(|(_, path)| (path.policies().tier(), path.rtt().smoothed()))
             .map(|(index, _)| index)
             .or_else(|| {
-                let has_any = |path: &Path| path.ack_due_at().is_some() && may_carry(path);
+                let has_any =
+                    |path: &Path| path.ack_due_at().is_some() && self.may_carry_acks(path);
                 self.paths.position(has_any)
             })
     }
 
     /// Whether an acknowledgement may go where a path leads: a server sends an address that has not
-    /// proved itself no more than three times what came from there (RFC 9000 §8.1).
+    /// proved itself no more than three times what came from there (RFC 9000 §8.1). Active paths
+    /// have proved theirs.
     fn may_carry_acks(&self, path: &Path) -> bool {
         let room = path.amplification_room().get();
         self.side == Side::Client || room >= ACK_PACKET_MAX as u64

@@ -105,10 +105,17 @@ pub(crate) const fn varint_len(value: u64) -> usize {
 }
 
 /// Appends `value` (at most [`VARINT_MAX`], else that) as a variable-length integer.
+#[inline]
 pub(crate) fn put_varint(out: &mut Vec<u8>, value: u64) {
-    let value = value.min(VARINT_MAX);
+    // Most are small, and an acknowledgement has dozens.
+    match value {
+        0..0x40 => out.push(value as u8),
+        _ => put_long_varint(out, value.min(VARINT_MAX)),
+    }
+}
+
+fn put_long_varint(out: &mut Vec<u8>, value: u64) {
     match varint_len(value) {
-        1 => out.push(value as u8),
         2 => out.extend_from_slice(&(value as u16 | 0x4000).to_be_bytes()),
         4 => out.extend_from_slice(&(value as u32 | 0x8000_0000).to_be_bytes()),
         _ => out.extend_from_slice(&(value | 0xc000_0000_0000_0000).to_be_bytes()),
