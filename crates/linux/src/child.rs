@@ -168,38 +168,35 @@ mod tests {
         assert_eq!(status.signal(), Some(Signal::SIGTERM as i32));
     }
 
-    #[test]
-    fn the_child_hears_when_the_thread_that_started_it_ends() {
-        let mut child = std::thread::spawn(|| {
+    /// A child that outlives the thread that starts it, with this disposition of a hangup.
+    fn abandoned(hangup: SigHandler) -> std::process::ExitStatus {
+        let started = std::thread::spawn(move || {
             let mut command = Command::new("sleep");
             command.arg("60");
-            prepare(&mut command, Signal::SIGHUP, None);
-            command.spawn().unwrap()
-        })
-        .join()
-        .unwrap();
-        assert_eq!(child.wait().unwrap().signal(), Some(Signal::SIGHUP as i32));
-    }
-
-    #[test]
-    fn a_child_that_ignores_the_farewell_is_terminated() {
-        let mut child = std::thread::spawn(|| {
-            let mut command = Command::new("sleep");
-            command.arg("60");
-            let ignore = SigAction::new(SigHandler::SigIgn, SaFlags::empty(), SigSet::empty());
+            let action = SigAction::new(hangup, SaFlags::empty(), SigSet::empty());
             // SAFETY: a system call between fork and exec, which runs no code of ours.
             unsafe {
                 command.pre_exec(move || {
-                    sigaction(Signal::SIGHUP, &ignore)?;
+                    sigaction(Signal::SIGHUP, &action)?;
                     Ok(())
                 });
             }
             prepare(&mut command, Signal::SIGHUP, None);
             command.spawn().unwrap()
-        })
-        .join()
-        .unwrap();
-        assert_eq!(child.wait().unwrap().signal(), Some(Signal::SIGTERM as i32));
+        });
+        started.join().unwrap().wait().unwrap()
+    }
+
+    #[test]
+    fn the_child_hears_when_the_thread_that_started_it_ends() {
+        let status = abandoned(SigHandler::SigDfl);
+        assert_eq!(status.signal(), Some(Signal::SIGHUP as i32));
+    }
+
+    #[test]
+    fn a_child_that_ignores_the_farewell_is_terminated() {
+        let status = abandoned(SigHandler::SigIgn);
+        assert_eq!(status.signal(), Some(Signal::SIGTERM as i32));
     }
 
     #[test]
