@@ -55,6 +55,8 @@ pub(crate) struct RateSample {
     pub(crate) is_app_limited: bool,
     /// From sending of the newest packet acknowledged, to now; the peer's delay is within.
     pub(crate) rtt: Option<Duration>,
+    /// When the acknowledgement would have come if nothing had held it.
+    pub(crate) unheld: Instant,
 }
 
 /// The delivery-rate estimator of one path.
@@ -179,6 +181,7 @@ impl DeliveryEstimator {
             newly_acked: ack.newly_acked,
             newly_lost: ack.newly_lost,
             total_delivered: self.delivered,
+            unheld: now,
             ..RateSample::default()
         };
         if self
@@ -194,6 +197,7 @@ impl DeliveryEstimator {
         let rtt = now.since(sent_at);
         // Nothing is held for longer than its round trip exceeds the shortest, whatever peers say.
         let unheld = unheld.max(now - rtt.saturating_sub(min_rtt));
+        sample.unheld = unheld;
         self.delivered_at = self.delivered_at.max(unheld);
         let send_interval = sent_at.since(state.first_sent_at);
         let ack_interval = self.delivered_at.since(state.delivered_at);

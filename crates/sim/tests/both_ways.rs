@@ -20,11 +20,14 @@ const CARRIED: f64 = 0.85;
 const WAITED_MS: f64 = 40.0;
 
 /// Rates in Mbit/s, the same both ways, and one-way delays in ms.
-const NETWORKS: [&[(u64, u64)]; 6] = [
+const NETWORKS: [&[(u64, u64)]; 9] = [
     &[(10, 10)],
     &[(50, 5)],
     &[(50, 40)],
     &[(100, 10)],
+    &[(30, 50)],
+    &[(56, 74)],
+    &[(61, 2)],
     &[(30, 3), (20, 30)],
     &[(40, 2), (35, 35), (40, 6)],
 ];

@@ -24,6 +24,16 @@ const EXTRA_ACKED_SPAN_MAX: Duration = Duration::from_millis(100);
 /// Rounds that each of the two buckets of the aggregation filter lasts.
 const EXTRA_ACKED_ROUNDS: u64 = 5;
 
+/// `span` and so many nanoseconds more, or less; never less than nothing.
+pub(super) fn shifted(span: Duration, nanos: i64) -> Duration {
+    let by = Duration::from_nanos(nanos.unsigned_abs());
+    if nanos < 0 {
+        span.saturating_sub(by)
+    } else {
+        span.saturating_add(by)
+    }
+}
+
 /// What one round trip showed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Round {
@@ -52,6 +62,15 @@ impl Round {
         rtt_sum: Duration::ZERO,
         samples: 0,
     };
+
+    /// Its round trips are reckoned as longer by `nanos`.
+    fn shift(&mut self, nanos: i64) {
+        if self.samples > 0 {
+            let sum = nanos.saturating_mul(self.samples.into());
+            self.rtt_sum = shifted(self.rtt_sum, sum);
+            self.rtt_min = shifted(self.rtt_min, nanos);
+        }
+    }
 
     pub(super) fn mean_rtt(&self) -> Option<Duration> {
         (self.samples > 0).then(|| self.rtt_sum / self.samples)
@@ -163,6 +182,14 @@ impl Model {
     pub(super) fn replace_min_rtt(&mut self, now: Instant, rtt: Duration) {
         self.min_rtt = Some(rtt);
         self.min_rtt_seen_at = now;
+    }
+
+    /// Round trips are reckoned with a way back that is longer by `nanos` from here on: those of
+    /// rounds that were seen as well, not the shortest.
+    pub(super) fn shift_rounds(&mut self, nanos: i64) {
+        for round in [&mut self.current, &mut self.last, &mut self.before_last] {
+            round.shift(nanos);
+        }
     }
 
     /// Rates from before the last full round are no more believed, nor more than what was in flight

@@ -31,7 +31,9 @@ impl Tabane {
     /// A dip to `depth` below what the path holds, or a quarter of that.
     pub(super) fn dip(&self, now: Instant, rate: Rate, depth: Duration) -> Dip {
         let min_rtt = self.min_rtt();
-        let length = min_rtt - (min_rtt / DIP_PART).min(depth);
+        // The way back may hold less now than it usually does.
+        let below = (min_rtt / DIP_PART).min(depth) + self.sooner();
+        let length = min_rtt.saturating_sub(below);
         let window = rate.amount_in(length) + self.held_back();
         let window = window.max(self.burst.usual(now));
         Dip::new(now, rate, min_rtt, window.max(self.min_window()), self.cwnd)

@@ -6,9 +6,9 @@
 
 use tabane_base::{Bytes, Duration, Instant, Rate};
 
-use super::way_back::shifted;
 use crate::congestion::AckEvent;
 use crate::congestion::cubic::Cubic;
+use crate::congestion::model::shifted;
 
 /// The bottom lasts this part of the shortest round trip, or so long.
 const BOTTOM_PART: u32 = 4;

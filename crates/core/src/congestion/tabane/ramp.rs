@@ -11,7 +11,7 @@
 use tabane_base::{Bytes, Duration, Instant, scale};
 
 use super::{Phase, Tabane};
-use crate::congestion::model::Round;
+use crate::congestion::model::{Round, shifted};
 use crate::congestion::scaled;
 
 /// After a dip, until two rounds of Steady are seen.
@@ -69,6 +69,14 @@ struct Level {
     window: Bytes,
     mean: Duration,
     least: Duration,
+}
+
+impl Ramp {
+    /// Round trips are reckoned with a way back that is longer by `nanos` from here on.
+    pub(super) fn shift(&mut self, nanos: i64) {
+        self.from.mean = shifted(self.from.mean, nanos);
+        self.from.least = shifted(self.from.least, nanos);
+    }
 }
 
 impl Level {

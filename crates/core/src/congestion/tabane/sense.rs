@@ -6,8 +6,8 @@
 
 use tabane_base::{Bytes, Duration, Instant, Rate};
 
-use super::way_back::shifted;
 use crate::congestion::AckEvent;
+use crate::congestion::model::shifted;
 
 /// The least length of a span: below it, hosts alone make round trips wobble.
 const SPAN_MIN: Duration = Duration::from_millis(5);

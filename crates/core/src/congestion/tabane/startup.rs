@@ -13,6 +13,7 @@
 use tabane_base::{Bytes, Duration, Instant, Rate, scale};
 
 use super::{Phase, Tabane};
+use crate::congestion::model::shifted;
 use crate::congestion::{AckEvent, initial_window};
 
 /// As BBR: the least gain that doubles the delivery rate each round trip.
@@ -125,18 +126,23 @@ impl Startup {
         }
     }
 
+    /// Round trips are reckoned with a way back that is longer by `nanos` from here on.
+    pub(super) fn shift(&mut self, nanos: i64) {
+        self.growing = shifted(self.growing, nanos);
+    }
+
     /// How fast the latest packets came.
     fn clock(&mut self, event: &AckEvent<'_>, mtu: Bytes) {
         let delivered = event.sample.total_delivered;
         for (at, before) in self.latest {
             let came = delivered - before;
             if before > Bytes::ZERO && came >= Bytes::new(mtu.get() * LATEST_PACKETS) {
-                let span = event.now.since(at).max(Duration::from_nanos(1));
+                let span = event.sample.unheld.since(at).max(Duration::from_nanos(1));
                 self.fastest = self.fastest.max(Rate::of(came, span));
             }
         }
         self.latest.rotate_left(1);
-        self.latest[LATEST - 1] = (event.now, delivered);
+        self.latest[LATEST - 1] = (event.sample.unheld, delivered);
     }
 
     /// Whether `rate` is that of too few packets for what others of them have shown.
@@ -191,10 +197,12 @@ impl Startup {
         if !(is_alone && event.sample.is_app_limited) {
             self.follow(queue, far);
         }
-        let is_gap = self.is_gap(event.now, min_rtt);
-        self.acked_at = event.now;
+        // What queues for the way back comes at once, and was not delivered so.
+        let at = event.sample.unheld;
+        let is_gap = self.is_gap(at, min_rtt);
+        self.acked_at = at;
         if queue <= near || self.is_falling || is_gap && self.is_jump() {
-            self.queued_from = event.now;
+            self.queued_from = at;
             self.acked = Bytes::ZERO;
             self.acks = 0;
             self.far = 0;
@@ -205,7 +213,7 @@ impl Startup {
         self.far = if queue > far { self.far + 1 } else { 0 };
         let is_long = queue > LONG.max(min_rtt);
         let is_enough = self.acked >= Bytes::new(mtu.get() * TRAIN_PACKETS) || is_long;
-        let span = event.now.since(self.queued_from);
+        let span = at.since(self.queued_from);
         let is_ours = queue >= span / OURS_PART || !self.is_jump();
         let far_samples = match (self.falls > 0 || self.is_jump()) && !is_long {
             true => FAR_SAMPLES_IN_JITTER,
@@ -332,6 +340,7 @@ mod tests {
                     rtt: Some(Duration::from_millis(rtt_ms)),
                     rate: Some(Rate::from_mbps(10)),
                     tx_in_flight: Bytes::new(MTU.get() * 40),
+                    unheld: now,
                     ..RateSample::default()
                 };
                 path.on_ack(&AckEvent {

@@ -9,6 +9,7 @@ use tabane_base::{Duration, Instant};
 
 use super::{Phase, Tabane};
 use crate::congestion::AckEvent;
+use crate::congestion::model::shifted;
 
 /// The usual way back has changed when the shortest of a span differs by this, and by this part of
 /// the shortest round trip. Less is the clocks' drift, or noise: it is followed by one part in so
@@ -38,6 +39,13 @@ impl Tabane {
         }
     }
 
+    /// How much sooner than usual acknowledgements come at present.
+    pub(super) fn sooner(&self) -> Duration {
+        let ways = self.way_back.zip(self.sense.way_back());
+        let nanos = ways.map_or(0, |(usual, found)| usual.saturating_sub(found));
+        Duration::from_nanos(u64::try_from(nanos).unwrap_or(0))
+    }
+
     /// A span ended: its shortest way back is the usual one from here on.
     pub(super) fn follow_way_back(&mut self, now: Instant) {
         let (Some(usual), Some(found)) = (self.way_back, self.sense.way_back()) else {
@@ -57,12 +65,15 @@ impl Tabane {
         let least = Duration::from_nanos(u64::try_from(least).unwrap_or(0));
         self.take_length(now, shifted(length, shift).max(least));
         self.sense.shift(shift);
-        let is_even = self.is_even();
+        self.model.shift_rounds(shift);
+        let amount = self.rate.amount_in(span);
         match &mut self.phase {
             Phase::Dip(dip) => dip.shift(shift),
-            Phase::Steady if shift > 0 => self.cwnd += self.rate.amount_in(span),
+            Phase::Ramp(ramp) => ramp.shift(shift),
+            Phase::Startup(startup) => startup.shift(shift),
+            Phase::Steady if shift > 0 => self.cwnd += amount,
             // Else what comes back sooner would queue on its way there.
-            Phase::Steady if is_even => self.cwnd -= self.rate.amount_in(span),
+            Phase::Steady => self.cwnd -= amount,
             _ => {}
         }
     }
@@ -70,16 +81,6 @@ impl Tabane {
 
 fn nanos(span: Duration) -> i64 {
     i64::try_from(span.as_nanos()).unwrap_or(i64::MAX)
-}
-
-/// `span` and so many nanoseconds more, or less; never less than nothing.
-pub(super) fn shifted(span: Duration, nanos: i64) -> Duration {
-    let by = Duration::from_nanos(nanos.unsigned_abs());
-    if nanos < 0 {
-        span.saturating_sub(by)
-    } else {
-        span.saturating_add(by)
-    }
 }
 
 #[cfg(test)]
