@@ -149,7 +149,7 @@ impl<'a> Round<'a> {
 
     fn command(&self, arguments: &[&str]) -> Command {
         eprintln!("xtask: cargo {}", arguments.join(" "));
-        // Cargo names itself in the environment of what it runs; outside it, the search path serves.
+        // Cargo names itself in the environment of what it runs; else the search path serves.
         let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let mut command = Command::new(program);
         command.args(arguments).current_dir(self.root);
