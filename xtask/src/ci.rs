@@ -4,9 +4,11 @@
 //! shows everything; a step's own output goes straight to the terminal, and what failed is named
 //! once more at the end.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 
@@ -45,6 +47,9 @@ const SOAK: &[&str] = &[
     "--minutes",
     "3",
 ];
+
+/// So long after the end of the tests the rest of their output is read, where it has no end.
+const LEFT_OVER: Duration = Duration::from_secs(2);
 
 /// Formatting, lints, tidy, and what others' crates bring with them. `false` when any of them
 /// failed.
@@ -126,14 +131,20 @@ impl<'a> Round<'a> {
     fn tests(&mut self) {
         let passed = (|| {
             let mut tests = self.command(TEST).stdout(Stdio::piped()).spawn()?;
-            for line in BufReader::new(tests.stdout.take().context("no output")?).lines() {
-                let line = line?;
-                println!("{line}");
-                if line.starts_with("test ") && line.ends_with(" ... FAILED") {
-                    self.failed.push(line);
-                }
+            let output = tests.stdout.take().context("no output")?;
+            let (sender, names) = mpsc::channel();
+            std::thread::spawn(move || {
+                pass_on(BufReader::new(output), std::io::stdout(), |name| {
+                    // Nobody hears it when the tests are long over.
+                    drop(sender.send(name));
+                })
+            });
+            let status = tests.wait()?;
+            // What a test left running may hold the pipe open: it is not waited for.
+            while let Ok(name) = names.recv_timeout(LEFT_OVER) {
+                self.failed.push(name);
             }
-            Ok(tests.wait()?.success())
+            Ok(status.success())
         })();
         self.step("the tests", passed);
     }
@@ -170,5 +181,39 @@ impl<'a> Round<'a> {
             eprintln!("xtask: failed: {what}");
         }
         self.failed.is_empty()
+    }
+}
+
+/// Passes the output of tests on as it is, and tells the lines that name one that failed.
+fn pass_on(
+    mut output: impl BufRead,
+    mut to: impl Write,
+    mut tell: impl FnMut(String),
+) -> std::io::Result<()> {
+    let mut line = Vec::new();
+    while output.read_until(b'\n', &mut line)? > 0 {
+        to.write_all(&line)?;
+        let text = String::from_utf8_lossy(&line);
+        let text = text.trim_end();
+        if text.starts_with("test ") && text.ends_with(" ... FAILED") {
+            tell(text.to_owned());
+        }
+        line.clear();
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failed_tests_are_named_and_everything_is_passed_on() {
+        let said =
+            b"test a ... ok\ntest b::c ... FAILED\n\xff\ntest result: FAILED.\ntest d ... FAILED";
+        let (mut passed_on, mut failed) = (Vec::new(), Vec::new());
+        pass_on(&said[..], &mut passed_on, |name| failed.push(name)).unwrap();
+        assert_eq!(passed_on, said);
+        assert_eq!(failed, ["test b::c ... FAILED", "test d ... FAILED"]);
     }
 }

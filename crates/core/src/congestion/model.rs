@@ -184,8 +184,8 @@ impl Model {
         self.min_rtt_seen_at = now;
     }
 
-    /// Round trips are reckoned with a way back that is longer by `nanos` from here on: those of
-    /// rounds that were seen as well, not the shortest.
+    /// Round trips are reckoned with a way back that is longer by `nanos` from here on, and so are
+    /// those of the latest rounds. The shortest of all is [`Self::replace_min_rtt`]'s.
     pub(super) fn shift_rounds(&mut self, nanos: i64) {
         for round in [&mut self.current, &mut self.last, &mut self.before_last] {
             round.shift(nanos);

@@ -368,4 +368,35 @@ mod tests {
             );
         }
     }
+
+    /// A link of 10 Mbit/s delivers packets one after the other; the other direction's queue lets
+    /// their acknowledgements through together, which was taken for a rate of 200 Mbit/s.
+    #[test]
+    fn acknowledgements_that_waited_together_tell_when_their_packets_arrived() {
+        let length = Duration::from_millis(70);
+        let takes = Rate::from_mbps(10).time_for(MTU) * 4;
+        let released = Instant::from_millis(300);
+        let mut startup = Startup::new(Instant::EPOCH);
+        let found = (0..20).find_map(|number| {
+            let sample = RateSample {
+                newly_acked: Bytes::new(MTU.get() * 4),
+                rtt: Some(length + takes * number * 2 / 3),
+                tx_in_flight: Bytes::new(MTU.get() * 40),
+                unheld: Instant::from_millis(100) + takes * number,
+                ..RateSample::default()
+            };
+            let event = AckEvent {
+                now: released + Duration::from_micros(200) * number,
+                sample: &sample,
+                trip: None,
+                way_back: None,
+                rtt: &RttEstimator::default(),
+                in_flight_after: MTU,
+                largest_acked_sent_at: Instant::EPOCH,
+            };
+            startup.bottleneck(&event, length, MTU)
+        });
+        let found = found.expect("a queue that grows").as_mbps_f64();
+        assert!((9.0..11.0).contains(&found), "{found}");
+    }
 }
