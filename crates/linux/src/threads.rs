@@ -188,14 +188,15 @@ mod tests {
             barrier.wait();
             one.await.unwrap();
             other.await.unwrap();
-            let threads = || POOL.with(|pool| pool.0.lock().threads);
-            while POOL.with(|pool| pool.0.lock().idle) < threads() {
-                tokio::task::yield_now().await;
-            }
+            let of_pool = |which: fn(&State) -> usize| POOL.with(|pool| which(&pool.0.lock()));
             for n in 0..100 {
+                // An answer comes before its thread has nothing to do again.
+                while of_pool(|state| state.idle) < of_pool(|state| state.threads) {
+                    tokio::task::yield_now().await;
+                }
                 assert_eq!(aside(move || n).await.unwrap(), n);
             }
-            assert_eq!(threads(), 2);
+            assert_eq!(of_pool(|state| state.threads), 2);
         });
     }
 

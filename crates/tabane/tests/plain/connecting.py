@@ -35,8 +35,11 @@ def started(address, port):
 
 def finished(s, first, mask):
     """What came of a connection once it was known: events, the error, and that it is told once."""
-    # A kernel tells of the error a moment before the socket is closed: events as they stand.
+    # A kernel tells of the error a moment before the socket is closed, and may be held up between.
+    deadline = time.monotonic() + 10
     mask = mask and await_events(s, select.POLLOUT, 0)
+    while mask & select.POLLERR and not mask & select.POLLHUP and time.monotonic() < deadline:
+        mask = await_events(s, select.POLLOUT, 0)
     after = outcome(lambda: s.getpeername() and "has a peer")
     return f"{first}, {events(mask)}, {pending(s)}, then {pending(s)}, {after}"
 
