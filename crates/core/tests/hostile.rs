@@ -22,7 +22,7 @@ const RATE: Rate = Rate::from_mbps(20);
 const SAID: usize = 12_500;
 /// A relay that sends as fast as it may keeps its keys for so long at least.
 const KEYS_LAST: Duration = Duration::from_secs(300);
-/// What one may cost: 16 MB of streams and as much of what it is sent.
+/// What one may cost: each of its hundred streams may hold what its path has under way, some times.
 const MEMORY: u64 = 40 << 20;
 
 /// What somebody does who has been let in.

@@ -11,7 +11,6 @@ const LEAST: usize = 4 * 1024;
 pub(super) struct Ring {
     /// What was ever written to of the ring, from its beginning on; it has room for all of it.
     memory: Vec<u8>,
-    /// A power of two, or nothing.
     width: usize,
     /// Where the first byte stands.
     head: usize,
@@ -61,7 +60,7 @@ impl Ring {
     /// not zero. What is put there counts from [`filled`](Self::filled) on.
     pub(super) fn room(&mut self, most: usize) -> &mut [u8] {
         if self.width - self.len < LEAST.min(most) {
-            // Twofold, so that what trickles in takes no more memory than it needs.
+            // Twofold at most, so that what trickles in takes no more memory than it needs.
             self.reserve(most.min(self.len.max(LEAST)));
         }
         let at = self.wrap(self.head + self.len);
@@ -107,10 +106,11 @@ impl Ring {
         self.len = self.len.min(n);
     }
 
-    fn wrap(&self, at: usize) -> usize {
-        match self.width {
-            0 => 0,
-            width => at & (width - 1),
+    /// Where the byte at `at` stands, which is less than two rings away from the beginning.
+    const fn wrap(&self, at: usize) -> usize {
+        match at < self.width {
+            true => at,
+            false => at - self.width,
         }
     }
 
@@ -119,11 +119,16 @@ impl Ring {
         if wanted <= self.width {
             return;
         }
-        let width = wanted.next_power_of_two().max(LEAST);
+        // By a quarter: twofold would hold up to twice what its owner allows.
+        let width = wanted.max(self.width + self.width / 4);
+        let width = width.next_multiple_of(LEAST);
         self.memory.reserve_exact(width - self.memory.len());
+        // What went round the end stands behind it now, as far as there is room, and the rest at
+        // the beginning. All of the old ring was written to then.
         let round = (self.head + self.len).saturating_sub(self.width);
-        // What went round the end stands behind it now. All of the old ring was written to then.
-        self.memory.extend_from_within(..round);
+        let behind = round.min(width - self.width);
+        self.memory.extend_from_within(..behind);
+        self.memory.copy_within(behind..round, 0);
         self.width = width;
     }
 }
