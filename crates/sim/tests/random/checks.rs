@@ -8,6 +8,8 @@ use tabane_sim::{JobState, Side, World};
 const PACKET_MEMORY: u64 = 9_000 + 64;
 /// What may go to an address that has not proved itself, per byte from there [P-3.3].
 const AMPLIFICATION: f64 = 3.0;
+/// All is over so long after nothing disturbs any more.
+pub(crate) const HEALING: Duration = Duration::from_secs(30);
 
 /// At any time: nobody has ended, memory and what goes to strangers are bounded.
 pub(crate) fn check(world: &World, limits: [Bytes; 2]) {
@@ -46,9 +48,17 @@ pub(crate) fn check_jobs(world: &World) {
     }
 }
 
-/// Nothing is left of the streams; a good-bye ends both ends, and nothing comes after it.
+/// Nothing is left of the streams once their last words are acknowledged, which takes as long as
+/// anything after healing where a clock's leap has made round trips look long; a good-bye ends both ends, and nothing comes after it.
 pub(crate) fn check_end(mut world: World) {
     world.run_for(Duration::from_secs(5));
+    let is_left = |world: &World, side| {
+        let session = world.session(side);
+        session.is_some_and(|session| session.snapshot(world.clock(side)).streams > 0)
+    };
+    world.run_while(world.now() + HEALING, |world| {
+        is_left(world, Side::Client) || is_left(world, Side::Server)
+    });
     for side in [Side::Client, Side::Server] {
         let session = world.session(side).expect("the session lives");
         let snapshot = session.snapshot(world.clock(side));

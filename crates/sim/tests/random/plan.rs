@@ -10,13 +10,11 @@ use tabane_core::{ControllerKind, SchedulerKind, SessionConfig};
 use tabane_netem::{LinkConfig, LinkSpec, LossModel, Probability, RateModel};
 use tabane_sim::{Setup, World};
 
-use super::checks;
+use super::checks::{self, HEALING};
 use super::operations::{Operation, apply, heal};
 
 /// Every so many worlds one is large.
 const LARGE: u64 = 16;
-/// After healing, everything ends within this.
-const HEALING: Duration = Duration::from_secs(30);
 
 /// A seed's world and operations.
 #[derive(Clone)]
