@@ -27,9 +27,9 @@ const PACKETS_PER_KEY_MAX: u64 = 1 << 22;
 /// Memory for received data that fast and far paths use up; with more nothing is sent again in
 /// advance, and readers who stand still may have some of it.
 pub(crate) const LITTLE_MEMORY: u64 = 8_000_000;
-/// How far credit may exceed memory: 8 × was enough to lift the window limit of unequal paths
-/// in simulation (design/transport.md).
-const CREDIT_PER_MEMORY: u64 = 8;
+/// How far credit may exceed memory: 50 Mbit/s over 150 ms beside as much over 5 ms need 2 MB to
+/// be used, and hold 0.1 of it out of order.
+const CREDIT_PER_MEMORY: u64 = 16;
 
 /// How sessions of an endpoint behave. Both ends may differ.
 #[derive(Clone, Debug)]

@@ -156,6 +156,9 @@ pub(crate) struct Path {
     last_sent_at: Instant,
     last_received_at: Instant,
     last_eliciting_at: Instant,
+    /// The first packet after a pause in which the queue drained, and by how much it had become
+    /// shorter then; it counts until the packet is acknowledged.
+    refilling: Option<(PacketNumber, Duration)>,
     /// When this path next acknowledges its own packets beside another that does.
     own_ack_at: Instant,
     peer_ack_delay: Duration,
@@ -218,6 +221,7 @@ impl Path {
             last_sent_at: now,
             last_received_at: now,
             last_eliciting_at: now,
+            refilling: None,
             own_ack_at: now,
             peer_ack_delay: crate::config::MAX_ACK_DELAY,
             excuse: Excuse::default(),

@@ -5,16 +5,12 @@
 //! early, for ever. Left alone for a round trip the far path lets them catch up. A path that
 //! cannot be kept up with rests longer and longer, until the others carry everything.
 
-use tabane_base::{Bytes, Duration, Instant};
+use tabane_base::{Bytes, Duration, Instant, Rate};
 
 /// The longest rest: so often it is tried whether the path can be used again.
 const LONGEST: Duration = Duration::from_secs(10);
 /// A path that did well for so many times its last rest begins with a short one again.
 const FORGIVEN_AFTER: u32 = 8;
-
-/// A path is worth what it brings only while less than this part of it is shed: what has to go
-/// again takes other paths' time, and more of it than its bytes.
-const TOLERATED: f64 = 0.5;
 
 /// Whether a path rests.
 #[derive(Clone, Copy, Debug, Default)]
@@ -61,14 +57,15 @@ impl Shedding {
     }
 
     /// Packets of `shed` bytes, the newest sent at `sent_at`, found no memory; `arrived` is what
-    /// arrived in all. Whether it was too much of that over `round_trip`.
+    /// arrived in all, those included. Whether less was of use over two of the farthest path's
+    /// `round_trip` than the `others` carry without it.
     pub(crate) fn on_shed(
         &mut self,
         now: Instant,
         round_trip: Duration,
         (sent_at, shed): (Instant, Bytes),
         arrived: Bytes,
-        share: f64,
+        others: Rate,
     ) -> bool {
         if sent_at < self.since {
             return false;
@@ -80,8 +77,8 @@ impl Shedding {
         if now.since(self.since) < 2 * round_trip {
             return false;
         }
-        let tolerated = (arrived - self.arrived).get() as f64 * share * TOLERATED;
-        let too_much = self.shed.get() as f64 > tolerated;
+        let of_use = arrived - self.arrived - self.shed;
+        let too_much = of_use < others.amount_in(now.since(self.since));
         self.since = now;
         self.shed = Bytes::ZERO;
         too_much
@@ -107,28 +104,35 @@ mod tests {
         assert!(rest.is_over(at(60_200)));
     }
 
-    /// One byte in `part` is shed for a second; whether that was ever too much for a path that
-    /// carries `share` of all.
-    fn is_too_much(part: u64, share: f64) -> bool {
+    /// Of 8 Mbit/s one byte in `part` is shed for a second; whether that was ever too much beside
+    /// paths that carry `others` Mbit/s.
+    fn is_too_much(part: u64, others: u64) -> bool {
         let mut shedding = Shedding::new(Instant::EPOCH);
         (1..1_000).any(|ms| {
             let (now, arrived) = (Instant::from_millis(ms), Bytes::new(ms * 1_000));
             let shed = Bytes::new(1_000 / part);
-            shedding.on_shed(now, RTT, (now, shed), arrived, share)
+            shedding.on_shed(now, RTT, (now, shed), arrived, Rate::from_mbps(others))
         })
     }
 
     #[test]
-    fn what_may_be_shed_depends_on_what_the_path_brings() {
-        assert!(!is_too_much(10, 0.5));
-        assert!(is_too_much(3, 0.5));
-        assert!(is_too_much(10, 0.1));
+    fn what_may_be_shed_depends_on_what_the_others_carry_alone() {
+        assert!(!is_too_much(10, 7));
+        assert!(is_too_much(10, 8));
+        assert!(!is_too_much(3, 5));
+        assert!(is_too_much(3, 6));
     }
 
     #[test]
     fn what_left_before_a_verdict_does_not_count_again() {
         let mut shedding = Shedding::new(Instant::from_millis(10));
         let early = (Instant::from_millis(9), Bytes::new(1_000));
-        assert!(!shedding.on_shed(Instant::from_millis(9_000), RTT, early, Bytes::new(1), 0.5));
+        assert!(!shedding.on_shed(
+            Instant::from_millis(9_000),
+            RTT,
+            early,
+            Bytes::new(1),
+            Rate::from_mbps(8)
+        ));
     }
 }

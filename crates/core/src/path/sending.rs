@@ -51,6 +51,10 @@ impl Path {
         let bytes = Bytes::from(size);
         self.totals.sent += bytes;
         self.totals.sent_packets += 1;
+        let gone = self.drained(now);
+        if ack_eliciting && gone > Duration::ZERO && self.recovery.in_flight() == Bytes::ZERO {
+            self.refilling = Some((pn, gone));
+        }
         self.last_sent_at = now;
         if self.tuple.socket.is_ordered() {
             self.stream_room -= bytes;
@@ -82,6 +86,19 @@ impl Path {
             delivery,
             frames,
         });
+    }
+
+    /// How much shorter the queue is than when it was last measured: nothing of ours has come to it
+    /// for a while, and what others had in it has gone on as well.
+    pub(crate) fn drained(&self, now: Instant) -> Duration {
+        match self.refilling {
+            Some((pn, gone)) if self.recovery.largest_acked() < Some(pn) => gone,
+            _ if self.recovery.in_flight() == Bytes::ZERO => {
+                let queue = self.rtt.smoothed().saturating_sub(self.rtt.min());
+                queue.min(now.since(self.last_sent_at))
+            }
+            _ => Duration::ZERO,
+        }
     }
 
     /// A full packet leaves, as far as the pacer is concerned.

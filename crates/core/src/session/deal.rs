@@ -101,7 +101,7 @@ impl Session {
             .zip(nearest.forward)
             // Both are the peer's word: as far apart as it likes.
             .map(|(own, best)| own.saturating_sub(best));
-        let drained = drained(path, now);
+        let drained = path.drained(now);
         let delay = match beyond {
             Some(nanos) => nearest.delay + Duration::from_nanos(nanos.unsigned_abs()),
             None => path.rtt().smoothed() / 2,
@@ -110,7 +110,7 @@ impl Session {
             id: path.id(),
             index,
             // Somebody else may keep the queue: a few packets will tell.
-            room: if drained == Duration::ZERO {
+            room: if drained == Duration::ZERO || path.window_room() < path.cwnd() {
                 path.room(now)
             } else {
                 path.room(now).min(packet + packet)
@@ -247,16 +247,6 @@ impl Session {
             view.listed = distribution.listed(view.id);
         }
     }
-}
-
-/// How much shorter the queue has become since the path was last measured: with nothing in flight,
-/// none of it is ours, and what others had in it has gone on as well.
-fn drained(path: &Path, now: Instant) -> Duration {
-    if path.window_room() < path.cwnd() {
-        return Duration::ZERO;
-    }
-    let queue = path.rtt().smoothed().saturating_sub(path.rtt().min());
-    queue.min(now.since(path.last_sent_at()))
 }
 
 /// Bytes for frames in a packet of the given size, for cutting pieces: first byte, connection id,

@@ -4,7 +4,7 @@
 //! Owns the order of these calls. What an acknowledgement means for a path is the path's affair,
 //! what a lost frame means its owner's.
 
-use tabane_base::{Bytes, Instant};
+use tabane_base::{Bytes, Instant, Rate};
 
 use super::Session;
 use crate::close::Violation;
@@ -39,9 +39,7 @@ impl Session {
         let shed = news.acked.drain(..).filter(|settled| !settled.was_lost);
         let lost = news.lost.len();
         news.lost.extend(shed);
-        let awake = |path: &&Path| path.is_active() && !path.rests(now);
-        let is_alone = self.paths.iter().filter(awake).count() == 1;
-        for settled in news.lost[lost..].iter().filter(|_| is_alone) {
+        for settled in &news.lost[lost..] {
             let frames = settled.packet.frames.iter();
             frames.for_each(|frame| self.streams.on_shed(frame));
         }
@@ -73,13 +71,13 @@ impl Session {
         };
         let round_trip = path.rtt().smoothed();
         let arrived = self.paths.iter().map(|path| path.totals().acked).sum();
-        let rates: f64 = awake().map(|(_, path)| path.rate().as_bps() as f64).sum();
-        let share = path.rate().as_bps() as f64 / rates.max(1.0);
-        let is_one_of_many = awake().count() > 1;
+        let others = awake().filter(|(other, _)| *other != index);
+        let others = others.map(|(_, path)| path.rate().as_bps());
+        let others = Rate::from_bps(others.fold(0, u64::saturating_add));
         let too_much = self
             .shedding
-            .on_shed(now, round_trip, (sent_at, shed), arrived, share);
-        if too_much && is_one_of_many {
+            .on_shed(now, round_trip, (sent_at, shed), arrived, others);
+        if too_much {
             self.paths[index].begin_rest(now, round_trip);
         }
     }

@@ -32,8 +32,8 @@ impl Streams {
 
     /// Whether there is no memory for this data. A stream may hold [`SHARE`] times what is free:
     /// one alone most of the memory, and however many are stuck, something is left for the next.
-    /// Half of that is kept for what is soon in order: else scattered data from far ahead would
-    /// fill it, and nothing but the very next packet would find room. What its reader waits for is
+    /// A quarter of that is kept for what is soon in order: else scattered data from far ahead
+    /// would fill it, and nothing but the very next packet would find room. What its reader waits for is
     /// taken in any case, because it makes the rest readable: beyond the limit a stream holds at
     /// most one packet.
     pub(crate) fn refuses(&self, header: StreamHeader, len: usize) -> Option<Refused> {
@@ -54,7 +54,7 @@ impl Streams {
             return (!has_room).then_some(unread_here);
         }
         let is_soon = header.offset + len as u64 <= next + most as u64 / 2;
-        if held <= most / 2 || is_soon && held <= most {
+        if held <= most / 4 * 3 || is_soon && held <= most {
             return None;
         }
         Some(if unread <= most / KEEPS_PACE {
@@ -335,7 +335,7 @@ impl Streams {
         } = frame
             && let Some(stream) = self.streams.get_mut(&id)
         {
-            stream.send.on_shed(offset + u64::from(len), reach * 3 / 2);
+            stream.send.on_shed(offset + u64::from(len), 2 * reach);
         }
     }
 

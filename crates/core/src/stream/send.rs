@@ -300,10 +300,10 @@ impl SendHalf {
             ahead,
             arrival,
         } = terms;
-        let ahead = if ahead < self.unsent(session_credit) {
-            ahead
-        } else {
-            0
+        // The last of them where they are fewer: what is next would be late by all that is between.
+        let ahead = match self.unsent(session_credit) {
+            unsent if ahead < unsent => ahead,
+            unsent => unsent.saturating_sub(most),
         };
         // Little memory is soon full of crumbs: cut by whole packets.
         let grain = arrival.map_or(1, |_| most);

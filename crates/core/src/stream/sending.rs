@@ -386,7 +386,7 @@ impl Streams {
     }
 
     /// How deep into a stream `ahead` bytes of all streams reach, which send in turn. Gives the
-    /// turn to a stream that has so much.
+    /// turn to a stream that has so much, if any has.
     fn choose_depth(&mut self, class: ClassId, ahead: Bytes) -> u64 {
         if ahead == Bytes::ZERO {
             return 0;
@@ -396,9 +396,7 @@ impl Streams {
         let deep = self
             .first_streams(class)
             .find(|(_, stream)| stream.send.unsent(room) > depth);
-        let Some(place) = deep.map(|(place, _)| place) else {
-            return 0;
-        };
+        let place = deep.map_or(0, |(place, _)| place);
         for _ in 0..place {
             self.pass_on(class);
         }
