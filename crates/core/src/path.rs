@@ -43,9 +43,8 @@ pub(crate) use paths::Paths;
 pub(crate) use round_trip::QUESTION_SIZE;
 use round_trip::RoundTrip;
 use silence::Excuse;
+use validation::Address;
 
-/// What may be sent to an address that has not proved itself, per byte from it (RFC 9000 §8.1).
-const AMPLIFICATION: u64 = 3;
 /// A path that was heard so recently may carry acknowledgements, whatever its round-trip time.
 const FRESH_FOR: Duration = Duration::from_millis(50);
 
@@ -64,25 +63,6 @@ pub(crate) enum State {
     Silent {
         since: Instant,
     },
-}
-
-/// What answers a challenge.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Response {
-    pub(crate) data: [u8; 8],
-    pub(crate) to: FourTuple,
-    /// The challenge asked for packets of full size too.
-    pub(crate) is_full: bool,
-}
-
-/// An address being asked to prove that it receives what we send there.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Challenge {
-    pub(crate) tuple: FourTuple,
-    pub(crate) data: [u8; 8],
-    due_at: Instant,
-    sent_at: Instant,
-    attempts: u32,
 }
 
 /// Totals of one path.
@@ -119,7 +99,7 @@ pub(crate) struct News {
 /// One path.
 pub(crate) struct Path {
     id: PathId,
-    tuple: FourTuple,
+    address: Address,
     state: State,
     /// When the path first carried data.
     active_since: Instant,
@@ -134,14 +114,6 @@ pub(crate) struct Path {
     mtu: MtuDiscovery,
     forward: ForwardDelay,
     phase: PathPhase,
-    challenge: Option<Challenge>,
-    /// An answer owed.
-    response: Option<Response>,
-    /// Whether `tuple` proved that it receives what we send.
-    validated: bool,
-    unvalidated_credit: Bytes,
-    /// What the byte stream beneath takes; no limit where there is none.
-    stream_room: Bytes,
     /// Probe packets that a timeout asks for.
     probes_due: u8,
     keep_alive_due: bool,
@@ -160,8 +132,6 @@ pub(crate) struct Path {
     own_ack_at: Instant,
     peer_ack_delay: Duration,
     excuse: Excuse,
-    /// The path was opened by then, after its address had been asked several times.
-    unanswered_until: Instant,
     /// The newest packet that counted as lost.
     latest_lost: Option<PacketNumber>,
     totals: Totals,
@@ -187,7 +157,7 @@ impl Path {
         let headers = if tuple.remote.is_ipv6() { 20 } else { 0 };
         Self {
             id,
-            tuple,
+            address: Address::new(tuple),
             state: State::Opening { reported: false },
             active_since: now,
             recovery: Recovery::new(),
@@ -201,11 +171,6 @@ impl Path {
             mtu: MtuDiscovery::new(max_udp_payload - headers),
             forward: ForwardDelay::default(),
             phase: PathPhase::default(),
-            challenge: None,
-            response: None,
-            validated: false,
-            unvalidated_credit: Bytes::ZERO,
-            stream_room: Bytes::MAX,
             probes_due: 0,
             keep_alive_due: false,
             frequency_due: false,
@@ -221,7 +186,6 @@ impl Path {
             own_ack_at: now,
             peer_ack_delay: crate::config::MAX_ACK_DELAY,
             excuse: Excuse::default(),
-            unanswered_until: Instant::default(),
             latest_lost: None,
             totals: Totals::default(),
             settled: Vec::new(),
@@ -230,7 +194,7 @@ impl Path {
 
     /// The handshake has shown that the address answers.
     pub(crate) fn activate(&mut self, now: Instant, rtt: Option<Duration>) {
-        self.validated = true;
+        self.address.validate();
         self.state = State::Active;
         self.active_since = now;
         if let Some(rtt) = rtt {
@@ -251,10 +215,6 @@ impl Path {
         self.state == State::Active
     }
 
-    pub(crate) const fn is_validated(&self) -> bool {
-        self.validated
-    }
-
     /// Bytes a packet on this path may have.
     pub(crate) const fn packet_size(&self) -> usize {
         self.mtu.current() as usize
@@ -268,9 +228,7 @@ impl Path {
         self.totals.received += Bytes::from(size);
         self.totals.received_packets += 1;
         self.on_sign_of_life(now);
-        if !self.validated && tuple == self.tuple {
-            self.unvalidated_credit += Bytes::new(size as u64 * AMPLIFICATION);
-        }
+        self.address.on_received(size, tuple);
     }
 
     /// Of what the peer has sent here, up to the newest that came.
@@ -337,7 +295,7 @@ impl Path {
         let controller = self.controller.snapshot();
         PathSnapshot {
             id: self.id,
-            tuple: self.tuple,
+            tuple: self.tuple(),
             status: match self.state {
                 State::Opening { .. } => PathStatus::Opening,
                 State::Active => PathStatus::Active,

@@ -133,7 +133,7 @@ impl Path {
     ) {
         let sample = now.since(sent_at).saturating_sub(behind);
         let delay = ack.delay.min(self.peer_ack_delay);
-        match self.may_have_waited(sent_at) {
+        match self.address.may_have_waited(sent_at) {
             true => self.rtt.update_doubtful(now, sample, delay),
             false => self.rtt.update(now, sample, delay),
         }

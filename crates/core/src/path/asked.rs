@@ -5,7 +5,7 @@
 
 use tabane_base::{Bytes, Duration, Instant};
 
-use super::{Challenge, Path, Response, State, Totals};
+use super::{Address, Path, State, Totals};
 use crate::crypto::PathPhase;
 use crate::id::{FourTuple, PacketNumber, PathId};
 use crate::policy::{PathPolicy, PathWish, Policies};
@@ -24,7 +24,15 @@ impl Path {
     }
 
     pub(crate) const fn tuple(&self) -> FourTuple {
-        self.tuple
+        self.address.tuple()
+    }
+
+    pub(crate) const fn address(&self) -> &Address {
+        &self.address
+    }
+
+    pub(crate) const fn address_mut(&mut self) -> &mut Address {
+        &mut self.address
     }
 
     /// By acknowledgements, which return by whatever path.
@@ -161,25 +169,6 @@ impl Path {
 
     pub(crate) const fn take_probes(&mut self) -> u8 {
         std::mem::replace(&mut self.probes_due, 0)
-    }
-
-    pub(crate) fn take_response(&mut self) -> Option<Response> {
-        self.response.take()
-    }
-
-    pub(crate) fn challenge_at(&self) -> Option<Instant> {
-        self.challenge.map(|challenge| challenge.due_at)
-    }
-
-    /// The challenge that is due, which is sent now.
-    pub(crate) fn take_challenge(&mut self, now: Instant) -> Option<Challenge> {
-        let due = self.challenge.filter(|challenge| challenge.due_at <= now)?;
-        self.on_challenge_sent(now);
-        Some(due)
-    }
-
-    pub(crate) const fn forget_challenge(&mut self) {
-        self.challenge = None;
     }
 
     // Policies.

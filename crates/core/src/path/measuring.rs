@@ -26,9 +26,9 @@ impl Path {
         let pair = Bytes::new(LEAST * self.packet_size() as u64);
         // Through a byte stream packets come as its sender pleases, which says nothing of the link.
         self.is_active()
-            && self.validated
+            && self.address.is_validated()
             && !self.policies.metered()
-            && !self.tuple.socket.is_ordered()
+            && !self.address.is_ordered()
             && self.window_room() >= pair
     }
 
@@ -64,6 +64,6 @@ impl Path {
             sent: self.totals.sent_packets,
             lost: self.lost_for_good(),
         };
-        self.readings.take(now, (self.id, self.tuple), counts)
+        self.readings.take(now, (self.id, self.tuple()), counts)
     }
 }

@@ -67,7 +67,8 @@ impl Path {
         let is_time = was_asked_at.is_none_or(|at| at + INTERVAL <= now);
         let used_at = self.round_trip.used_at;
         let is_busy = used_at.is_some_and(|at| at + BUSY_FOR >= now);
-        self.round_trip.is_due |= is_time && is_busy && self.is_active() && self.validated;
+        let may_ask = self.is_active() && self.address.is_validated();
+        self.round_trip.is_due |= is_time && is_busy && may_ask;
         self.round_trip.is_due
     }
 

@@ -2,7 +2,7 @@
 
 use tabane_base::{Bytes, Duration, Instant};
 
-use super::{Challenge, News, Path, State};
+use super::{News, Path, State};
 use crate::close::PathDownReason;
 use crate::recovery::{SentFrame, Settled};
 
@@ -59,14 +59,6 @@ impl Path {
         }
     }
 
-    /// Whether the answer to what left at `sent_at` may say how long the peer stood still or the
-    /// link was away, and not how long an answer takes: it had to be asked again.
-    pub(super) fn may_have_waited(&self, sent_at: Instant) -> bool {
-        let is_asked_again = |challenge: &Challenge| challenge.attempts > 1;
-        sent_at < self.unanswered_until
-            || !self.validated && self.challenge.as_ref().is_some_and(is_asked_again)
-    }
-
     /// The path answers.
     pub(super) fn end_excuses(&mut self) {
         self.excuse = Excuse::default();
@@ -86,7 +78,7 @@ impl Path {
         };
         let at = (self.recovery).pto_at(&self.rtt, self.peer_ack_delay, probes)?;
         let excused = self.excuse.until.since(self.last_eliciting_at);
-        let at = match self.tuple.socket.is_ordered() {
+        let at = match self.address.is_ordered() {
             true => at.max(self.last_eliciting_at + self.rtt.smoothed() + STREAM_PATIENCE),
             false => at,
         };

@@ -216,7 +216,7 @@ impl Session {
                 break;
             }
             let path = &self.paths[grant.index];
-            if path.amplification_room().get() < path.packet_size() as u64
+            if path.address().amplification_room().get() < path.packet_size() as u64
                 || !self.send_data_packet(now, class, grant, batch)
             {
                 return ControlFlow::Break(());

@@ -175,7 +175,8 @@ impl Session {
 
     fn handle_challenge(&mut self, arrival: &Arrival, data: [u8; 8]) {
         if let Some(path) = self.path_mut(arrival.id) {
-            path.on_question(data, arrival.tuple, arrival.size);
+            path.address_mut()
+                .on_question(data, arrival.tuple, arrival.size);
         }
     }
 

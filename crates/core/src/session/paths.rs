@@ -132,7 +132,8 @@ impl Session {
     pub fn set_stream_rooms(&mut self, room: impl Fn(SocketId) -> Bytes) {
         for path in self.paths.iter_mut() {
             if path.tuple().socket.is_ordered() {
-                path.set_stream_room(room(path.tuple().socket));
+                let room = room(path.tuple().socket);
+                path.address_mut().set_stream_room(room);
             }
         }
     }
@@ -181,6 +182,6 @@ impl Session {
 
     pub(super) fn challenge(&mut self, now: Instant, index: PathIndex, tuple: FourTuple) {
         let data = self.rng.bytes();
-        self.paths[index].challenge(now, tuple, data);
+        self.paths[index].address_mut().challenge(now, tuple, data);
     }
 }

@@ -221,9 +221,9 @@ impl Session {
         let opening = matches!(paths[path].state(), State::Opening { .. });
         if opening || is_newest && paths[path].tuple() != tuple {
             self.challenge(now, path, tuple);
-        } else if is_newest && paths[path].is_validated() {
+        } else if is_newest && paths[path].address().is_validated() {
             // The old address is in use after all.
-            paths[path].forget_challenge();
+            paths[path].address_mut().forget_challenge();
         }
     }
 }

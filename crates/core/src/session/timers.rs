@@ -29,14 +29,14 @@ pub(super) fn next(session: &Session) -> Option<(Instant, TimerReason)> {
     let wants_to_send = session.wants_to_send();
     for path in session.paths.iter() {
         if let Some(at) = path.ack_due_at()
-            && (path.is_validated() || session.ack_carrier().is_some())
+            && (path.address().is_validated() || session.ack_carrier().is_some())
         {
             soonest.offer(at, TimerReason::Ack);
         }
         if let Some(at) = path.loss_timer() {
             soonest.offer(at, TimerReason::LossDetection(path.id()));
         }
-        if let Some(at) = path.challenge_at() {
+        if let Some(at) = path.address().challenge_at() {
             soonest.offer(at, TimerReason::Validation(path.id()));
         }
         if let Some(at) = path.keep_alive_at(session.config.keep_alive) {
