@@ -293,8 +293,8 @@ impl Session {
     /// Packets that were lost, but for those that arrived after all, over all paths it has had.
     #[must_use]
     pub fn lost_packets(&self) -> u64 {
-        let open: u64 = self.paths.iter().map(Path::lost_for_good).sum();
-        open + self.closed_paths.lost_packets
+        let open = self.paths.iter().map(|path| path.totals().lost_for_good());
+        open.sum::<u64>() + self.closed_paths.lost_packets
     }
 
     /// What it is doing.

@@ -51,13 +51,12 @@ impl Path {
         let bytes = Bytes::from(size);
         self.totals.sent += bytes;
         self.totals.sent_packets += 1;
-        self.last_sent_at = now;
+        self.life.on_sent(now);
         self.address.on_sent(bytes);
         if !ack_eliciting {
             self.recovery.on_untracked_sent();
             return;
         }
-        self.last_eliciting_at = now;
         let paced = self.paced_rate();
         if self.policies.allowed(paced) < paced {
             // Held below what the path takes: what is measured is the wish, not the path.

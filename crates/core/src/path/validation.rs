@@ -6,8 +6,7 @@
 
 use tabane_base::{Bytes, Duration, Instant};
 
-use super::round_trip::QUESTION_SIZE;
-use super::{Path, State};
+use super::{Path, QUESTION_SIZE, State};
 use crate::id::FourTuple;
 use crate::mtu::BASE_SIZE;
 
@@ -214,13 +213,7 @@ impl Path {
     pub(crate) fn report_unanswered(&mut self) -> bool {
         let challenge = &self.address.challenge;
         let patient = challenge.is_none_or(|it| it.attempts < CHALLENGE_PATIENCE);
-        match &mut self.state {
-            State::Opening { reported } if !patient && !*reported => {
-                *reported = true;
-                true
-            }
-            _ => false,
-        }
+        !patient && self.life.report_unanswered()
     }
 
     /// A challenge was answered. `true` when the path may be used from now on.
@@ -237,14 +230,13 @@ impl Path {
         }
         // Which of several was answered is not known.
         if challenge.attempts == 1 {
-            self.round_trip.on_sample(now, now.since(challenge.sent_at));
+            self.measuring.on_sample(now, now.since(challenge.sent_at));
         }
-        if matches!(self.state, State::Opening { .. }) {
+        if matches!(self.state(), State::Opening { .. }) {
             if challenge.attempts > 1 {
                 self.address.unanswered_until = now;
             }
-            self.state = State::Active;
-            self.active_since = now;
+            self.life.begin(now);
             return true;
         }
         false

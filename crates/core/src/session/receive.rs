@@ -101,7 +101,9 @@ impl Session {
         let Some(keys) = self.contact.keys_mut() else {
             return Err(DropReason::TooEarly);
         };
-        let mut phase = known.map(|i| self.paths[i].key_phase()).unwrap_or_default();
+        let mut phase = known
+            .map(|i| self.paths[i].received().key_phase())
+            .unwrap_or_default();
         let largest = known.and_then(|i| self.paths[i].received().largest());
         let size = packet.len();
         let opened = keys.open(now, packet, header, largest, &mut phase)?;
