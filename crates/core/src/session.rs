@@ -45,8 +45,7 @@ use crate::stream::Streams;
 use crate::trace::{Trace, TraceLog};
 use crate::transmit::TransmitBatch;
 
-use admission::Admission;
-use contact::Contact;
+use contact::{Agreement, Contact};
 pub use paths::PathError;
 use retired::Retired;
 
@@ -77,13 +76,9 @@ pub struct Session {
     config: SessionConfig,
     rng: SecretRng,
     contact: Contact,
-    admission: Admission,
-    /// The client has been asked to open nothing new [P-9.5]; it may hear so before it is let in.
-    sent_away: bool,
     /// `None` while it lives.
     ending: Option<Ending>,
     local: ConnectionId,
-    peer: Parameters,
     paths: Paths,
     next_path: u32,
     retired: Retired,
@@ -96,7 +91,6 @@ pub struct Session {
     views: Vec<PathView>,
     due: Due,
     events: VecDeque<Event>,
-    started_at: Instant,
     last_received_at: Instant,
     /// When data of the application last left or came.
     data_at: Instant,
@@ -137,19 +131,19 @@ impl Session {
             views: Vec::with_capacity(MAX_PATHS),
             config,
             rng: SecretRng::new(seed),
-            contact: Contact::Handshaking(Box::new(handshake)),
-            admission: Admission::Applying { token },
-            sent_away: false,
+            contact: Contact::Handshaking {
+                handshake: Box::new(handshake),
+                token,
+                since: now,
+            },
             ending: None,
             local,
-            peer: Parameters::default(),
             paths: Paths::default(),
             next_path: 0,
             retired: Retired::default(),
             closed_paths: ClosedPaths::default(),
             due: Due::default(),
             events: VecDeque::new(),
-            started_at: now,
             last_received_at: now,
             data_at: now,
             drained_at: now,
@@ -191,7 +185,9 @@ impl Session {
 
     /// Server: lets the client in, in answer to [`Event::Authorise`].
     pub fn admit(&mut self, now: Instant) {
-        if self.side == Side::Server && self.is_established() && self.admission.grant() {
+        let is_established = self.side == Side::Server && self.is_established();
+        let agreement = self.contact.agreement_mut().filter(|_| is_established);
+        if agreement.is_some_and(|agreement| agreement.admission.grant()) {
             self.due.admitted = true;
             self.events.push_back(Event::Connected);
             self.last_received_at = now;
@@ -201,8 +197,9 @@ impl Session {
     /// Server: asks the client to open nothing new here, because this end is about to go down;
     /// what is open goes on [P-9.5]. Clients that do not understand it are left in peace.
     pub fn send_away(&mut self) {
-        let is_understood = self.side == Side::Server && self.peer.go_away;
-        if is_understood && self.is_connected() && !std::mem::replace(&mut self.sent_away, true) {
+        let may_say_so = self.side == Side::Server && self.is_connected();
+        let agreement = self.contact.agreement_mut().filter(|_| may_say_so);
+        if agreement.is_some_and(|agreement| agreement.peer.go_away && agreement.send_away()) {
             self.due.go_away = true;
         }
     }
@@ -228,7 +225,7 @@ impl Session {
             return Some(event);
         }
         // A stranger's streams are not the application's business.
-        let is_admitted = self.admission.is_granted();
+        let is_admitted = self.contact.is_admitted();
         is_admitted.then(|| self.streams.poll_event()).flatten()
     }
 
@@ -262,7 +259,7 @@ impl Session {
     /// Whether streams and datagrams flow.
     #[must_use]
     pub fn is_connected(&self) -> bool {
-        self.is_established() && self.admission.is_granted()
+        self.ending.is_none() && self.contact.is_admitted()
     }
 
     /// Whether it is over and everything has been said.
@@ -326,11 +323,16 @@ impl Session {
     }
 
     pub(crate) fn is_established(&self) -> bool {
-        self.ending.is_none() && self.contact.agreement().is_some()
+        self.established().is_some()
     }
 
-    pub(crate) const fn reset_token(&self) -> Option<[u8; 16]> {
-        self.peer.reset_token
+    /// What the ends have agreed on, while it lives.
+    fn established(&self) -> Option<&Agreement> {
+        self.contact.agreement().filter(|_| self.ending.is_none())
+    }
+
+    pub(crate) fn reset_token(&self) -> Option<[u8; 16]> {
+        self.contact.peer()?.reset_token
     }
 
     /// Ends it without a word: the other end has said so, or does not know it any more.
@@ -345,7 +347,6 @@ impl Session {
     fn establish(&mut self, now: Instant, agreed: Agreed) {
         let (tuple, rtt, validated) = (agreed.tuple, agreed.rtt, agreed.validated);
         self.streams.on_parameters(&agreed.parameters);
-        self.peer = agreed.parameters.clone();
         self.contact.agree(agreed, self.side == Side::Client);
         let index = self.add_path(now, PathId(0), tuple);
         self.next_path = 1;
@@ -362,7 +363,8 @@ impl Session {
 
     /// Whether paths are measured by packets of their own [P-10.1].
     fn takes_probes(&self) -> bool {
-        self.is_connected() && self.config.probes && self.peer.probes > 0
+        let peer = self.contact.peer().filter(|_| self.is_connected());
+        self.config.probes && peer.is_some_and(|peer| peer.probes > 0)
     }
 
     /// A stream may hold what all paths together can have on their way, twice, and what the near

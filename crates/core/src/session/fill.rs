@@ -124,7 +124,8 @@ impl Session {
         /// PATH_ABANDON's type and path.
         const ABANDON_MAX: usize = 1 + 8;
         if std::mem::take(&mut self.due.hello) {
-            let token = self.admission.token();
+            let agreement = self.contact.agreement();
+            let token = agreement.map_or(&[][..], |it| it.admission.token());
             Frame::Hello { token }.emit(out);
             frames.push(SentFrame::Hello);
         }

@@ -8,6 +8,7 @@ use rustls::Side;
 use tabane_base::Instant;
 
 use super::Session;
+use super::contact::Agreement;
 use crate::class::ClassId;
 use crate::close::{CloseReason, PathDownReason, Violation};
 use crate::event::Event;
@@ -59,7 +60,7 @@ impl Session {
             let frame = parse_frame(&mut cursor).map_err(|_| Violation::MalformedFrame)?;
             ack_eliciting |= frame.is_ack_eliciting();
             if self.side == Side::Server
-                && !self.admission.is_granted()
+                && !self.contact.is_admitted()
                 && frame.is_for_application()
             {
                 // A stranger gets no memory for its data [P-3.6].
@@ -195,7 +196,7 @@ impl Session {
     }
 
     pub(super) fn on_datagram(&mut self, told: bool) {
-        if told && self.admission.is_granted() {
+        if told && self.contact.is_admitted() {
             self.events.push_back(Event::DatagramsReadable);
         }
     }
@@ -229,11 +230,13 @@ impl Session {
         if self.side == Side::Client {
             return Err(Violation::WrongSide);
         }
-        if self.admission.is_granted() {
+        let Some(agreement) = self.contact.agreement_mut() else {
+            return Ok(());
+        };
+        if agreement.admission.is_granted() {
             self.due.admitted = true;
-        } else if let Some(key) = self.peer_key()
-            && self.admission.apply(token)
-        {
+        } else if agreement.admission.apply(token) {
+            let key = agreement.peer_key;
             let token = (!token.is_empty()).then(|| token.to_vec());
             self.events.push_back(Event::Authorise { key, token });
         }
@@ -244,7 +247,8 @@ impl Session {
         if self.side == Side::Server {
             return Err(Violation::WrongSide);
         }
-        if !std::mem::replace(&mut self.sent_away, true) {
+        let agreement = self.contact.agreement_mut();
+        if agreement.is_some_and(Agreement::send_away) {
             self.events.push_back(Event::SentAway);
         }
         Ok(())
@@ -254,7 +258,8 @@ impl Session {
         if self.side == Side::Server {
             return Err(Violation::WrongSide);
         }
-        if self.admission.grant() {
+        let agreement = self.contact.agreement_mut();
+        if agreement.is_some_and(|agreement| agreement.admission.grant()) {
             self.events.push_back(Event::Connected);
             // What overtook the admission.
             let told = self.datagrams.has_received();

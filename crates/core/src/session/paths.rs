@@ -40,10 +40,11 @@ impl Session {
     /// # Errors
     /// When the session is not connected, or has as many paths as it may.
     pub fn open_path(&mut self, now: Instant, tuple: FourTuple) -> Result<PathId, PathError> {
-        if self.side == Side::Server || !self.is_connected() {
+        let may_open = self.side == Side::Client && self.is_connected();
+        let Some(peer) = self.contact.peer().filter(|_| may_open) else {
             return Err(PathError::NotConnected);
-        }
-        let allowed = MAX_PATHS.min(self.peer.paths as usize);
+        };
+        let allowed = MAX_PATHS.min(peer.paths as usize);
         if self.paths.len() >= allowed {
             return Err(PathError::LimitReached);
         }
@@ -145,14 +146,18 @@ impl Session {
     }
 
     /// # Panics
-    /// Where the session has, or had, a path of this number.
+    /// Where the session has, or had, a path of this number, or has no keys.
     pub(super) fn add_path(&mut self, now: Instant, id: PathId, tuple: FourTuple) -> PathIndex {
         let is_new = !self.retired.knows(id) && self.path_index(id).is_none();
         assert!(is_new, "nonces are made of a path's number");
-        let size = self.config.max_udp_payload.min(self.peer.max_udp_payload);
+        let peer = self
+            .contact
+            .peer()
+            .expect("paths begin once there are keys");
+        let size = self.config.max_udp_payload.min(peer.max_udp_payload);
         let seed = Seed(self.rng.next_u64());
         let mut path = Path::new(now, id, tuple, self.config.controller, size, seed);
-        path.set_peer_ack_delay(self.peer.max_ack_delay);
+        path.set_peer_ack_delay(peer.max_ack_delay);
         self.windows_moved = true;
         self.paths.push(path)
     }

@@ -116,7 +116,10 @@ impl Session {
         }
         if let Some(refusal) = self.refuses(payload) {
             let is_told = match refusal {
-                Refused::Early => self.peer.receive_memory.is_some(),
+                Refused::Early => {
+                    let peer = self.contact.peer();
+                    peer.is_some_and(|peer| peer.receive_memory.is_some())
+                }
                 Refused::Unread(stream) => self.streams.hold(stream),
             };
             self.paths[path].on_shed(now, is_told.then_some(opened.pn));

@@ -15,12 +15,12 @@ pub(super) fn next(session: &Session) -> Option<(Instant, TimerReason)> {
     {
         soonest.offer(handshake.timer(), TimerReason::Handshake);
     }
-    if !session.is_established() {
+    let Some(agreement) = session.established() else {
         return soonest.0;
-    }
-    soonest.offer(session.idle_at(), TimerReason::Idle);
-    let agreement = session.contact.agreement();
-    if let Some(at) = agreement.and_then(|agreement| agreement.keys.discard_at()) {
+    };
+    let idle_at = agreement.idle_at(session.last_received_at, &session.config);
+    soonest.offer(idle_at, TimerReason::Idle);
+    if let Some(at) = agreement.keys.discard_at() {
         soonest.offer(at, TimerReason::KeyDiscard);
     }
     if let Some(at) = session.datagrams.expires_at() {
@@ -79,11 +79,11 @@ pub(super) fn handle(session: &mut Session, now: Instant) {
     {
         return session.end(CloseReason::HandshakeTimeout);
     }
-    if !session.is_established() {
+    let Some(agreement) = session.established() else {
         return;
-    }
-    if session.idle_at() <= now {
-        let reason = match session.admission.is_granted() {
+    };
+    if agreement.idle_at(session.last_received_at, &session.config) <= now {
+        let reason = match agreement.admission.is_granted() {
             true => CloseReason::IdleTimeout,
             false => CloseReason::HandshakeTimeout,
         };
@@ -103,14 +103,6 @@ pub(super) fn handle(session: &mut Session, now: Instant) {
 }
 
 impl Session {
-    fn idle_at(&self) -> Instant {
-        if self.admission.is_granted() {
-            self.last_received_at + self.config.idle_timeout.min(self.peer.idle_timeout)
-        } else {
-            self.started_at + self.config.handshake_timeout
-        }
-    }
-
     fn handle_path_timers(&mut self, now: Instant, index: PathIndex) {
         let others = self.paths.is_other_active(index);
         let path = &mut self.paths[index];
