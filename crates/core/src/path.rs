@@ -10,6 +10,7 @@ mod asked;
 mod life;
 mod measuring;
 mod paths;
+mod retired;
 mod sending;
 mod validation;
 

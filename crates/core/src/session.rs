@@ -12,7 +12,6 @@ mod fill;
 mod frames;
 mod paths;
 mod receive;
-mod retired;
 mod settle;
 mod timers;
 mod transmit;
@@ -37,21 +36,14 @@ use crate::overflow::Overflow;
 use crate::parameters::Parameters;
 use crate::path::{News, Path, Paths};
 use crate::reading::Reading;
-use crate::rest::Shedding;
 use crate::scheduler::PathView;
-use crate::secret_rng::SecretRng;
-use crate::snapshot::{ClosedPaths, SessionSnapshot, SessionStatus};
+use crate::snapshot::{SessionSnapshot, SessionStatus};
 use crate::stream::Streams;
 use crate::trace::{Trace, TraceLog};
 use crate::transmit::TransmitBatch;
 
 use contact::{Agreement, Contact};
 pub use paths::PathError;
-use retired::Retired;
-
-/// What a stream may hold unacknowledged beside what its paths can use. No more: programs take for
-/// sent what lies here.
-const SEND_FLOOR: Bytes = Bytes::kilo(32);
 
 /// How far the session's end has got.
 #[derive(Debug)]
@@ -74,15 +66,11 @@ struct Due {
 pub struct Session {
     side: Side,
     config: SessionConfig,
-    rng: SecretRng,
     contact: Contact,
     /// `None` while it lives.
     ending: Option<Ending>,
     local: ConnectionId,
     paths: Paths,
-    next_path: u32,
-    retired: Retired,
-    closed_paths: ClosedPaths,
     streams: Streams,
     datagrams: Datagrams,
     lanes: Lanes,
@@ -92,15 +80,10 @@ pub struct Session {
     due: Due,
     events: VecDeque<Event>,
     last_received_at: Instant,
-    /// When data of the application last left or came.
-    data_at: Instant,
     /// When everything had left that window, pacer and scheduler let out.
     drained_at: Instant,
-    /// What streams may hold follows the paths' windows, which may have moved since it was set.
-    windows_moved: bool,
     /// A stream packet last went in this poll's turn; datagrams and streams alternate.
     datagram_turn: bool,
-    shedding: Shedding,
     drops: Drops,
     news: News,
     trace: Option<Box<Trace>>,
@@ -130,7 +113,6 @@ impl Session {
             overflow: Overflow::new(now),
             views: Vec::with_capacity(MAX_PATHS),
             config,
-            rng: SecretRng::new(seed),
             contact: Contact::Handshaking {
                 handshake: Box::new(handshake),
                 token,
@@ -138,18 +120,12 @@ impl Session {
             },
             ending: None,
             local,
-            paths: Paths::default(),
-            next_path: 0,
-            retired: Retired::default(),
-            closed_paths: ClosedPaths::default(),
+            paths: Paths::new(now, seed),
             due: Due::default(),
             events: VecDeque::new(),
             last_received_at: now,
-            data_at: now,
             drained_at: now,
-            windows_moved: false,
             datagram_turn: false,
-            shedding: Shedding::new(now),
             drops: Drops::default(),
             news: News::default(),
             trace: None,
@@ -290,8 +266,7 @@ impl Session {
     /// Packets that were lost, but for those that arrived after all, over all paths it has had.
     #[must_use]
     pub fn lost_packets(&self) -> u64 {
-        let open = self.paths.iter().map(|path| path.totals().lost_for_good());
-        open.sum::<u64>() + self.closed_paths.lost_packets
+        self.paths.lost_packets()
     }
 
     /// What it is doing.
@@ -306,7 +281,7 @@ impl Session {
                 Some(_) => SessionStatus::Closed,
             },
             paths: self.paths.iter().map(Path::snapshot).collect(),
-            closed_paths: self.closed_paths,
+            closed_paths: self.paths.closed(),
             streams: self.streams.len(),
             streams_acked: self.streams.acked(),
             receive_memory: Bytes::from(self.streams.memory()),
@@ -348,15 +323,15 @@ impl Session {
         let (tuple, rtt, validated) = (agreed.tuple, agreed.rtt, agreed.validated);
         self.streams.on_parameters(&agreed.parameters);
         self.contact.agree(agreed, self.side == Side::Client);
-        let index = self.add_path(now, PathId(0), tuple);
-        self.next_path = 1;
+        let id = self.paths.next_id();
+        let index = self.add_path(now, id, tuple);
         self.paths[index].ask_sign_of_life();
         self.due.hello = self.side == Side::Client;
         if validated {
             self.paths[index].activate(now, rtt);
-            self.events.push_back(Event::PathUp(PathId(0)));
+            self.events.push_back(Event::PathUp(id));
         } else {
-            self.challenge(now, index, tuple);
+            self.paths.challenge(now, index, tuple);
         }
         self.review_send_limit();
     }
@@ -367,21 +342,10 @@ impl Session {
         self.config.probes && peer.is_some_and(|peer| peer.probes > 0)
     }
 
-    /// A stream may hold what all paths together can have on their way, twice, and what the near
-    /// ones deliver while the farthest one's is under way.
+    /// What streams may hold follows the paths' windows.
     fn review_send_limit(&mut self) {
-        let windows: Bytes = self.paths.iter().map(Path::cwnd).sum();
-        let farthest = self.paths.iter().map(|path| path.rtt().smoothed()).max();
-        let farthest = farthest.unwrap_or_default();
+        let (farthest, wanted) = self.paths.send_limit();
         self.streams.set_rtt(farthest);
-        // A fresh path's rate is a guess: none has more to show than what was acknowledged of it
-        // and what it may have in flight.
-        let delivered = |path: &Path| {
-            let most = path.totals().acked + path.cwnd();
-            path.rate().amount_in(farthest).min(most)
-        };
-        let delivered: Bytes = self.paths.iter().map(delivered).sum();
-        let wanted = windows + windows + delivered + SEND_FLOOR;
         self.streams
             .set_send_limit(wanted.min(self.config.send_memory));
     }

@@ -233,9 +233,8 @@ impl Session {
         grant: Grant,
         batch: &mut TransmitBatch,
     ) -> bool {
-        self.data_at = now;
-        let path = &mut self.paths[grant.index];
-        path.on_used(now);
+        self.paths.on_used(now, Some(grant.index));
+        let path = &self.paths[grant.index];
         let (place, size) = ((grant.index, path.tuple()), (path.packet_size(), false));
         let is_sent = self.send_packet(now, place, size, batch, |session, out, space, frames| {
             session.fill(now, class, grant, out, space, frames)

@@ -68,17 +68,17 @@ impl Session {
             }
             is_for_application |= frame.is_for_application();
             // Data moves nothing at its receiver; all else may make, move or end a path.
-            self.windows_moved |= !matches!(frame, Frame::Stream { .. } | Frame::Padding);
+            if !matches!(frame, Frame::Stream { .. } | Frame::Padding) {
+                self.paths.on_moved();
+            }
             self.handle_frame(arrival, frame)?;
             if !self.is_established() {
                 break;
             }
         }
         if is_for_application {
-            self.data_at = arrival.now;
-            if let Some(path) = self.path_mut(arrival.id) {
-                path.on_used(arrival.now);
-            }
+            let path = self.paths.index_of(arrival.id);
+            self.paths.on_used(arrival.now, path);
         }
         Ok(ack_eliciting)
     }
@@ -120,18 +120,18 @@ impl Session {
                 packets,
                 delay,
             } => {
-                if let Some(path) = self.path_mut(path) {
+                if let Some(path) = self.paths.get_mut(path) {
                     path.on_frequency(packets, delay);
                 }
             }
             Frame::PathPolicy { path, number, wish } => {
-                if let Some(path) = self.path_mut(path) {
+                if let Some(path) = self.paths.get_mut(path) {
                     path.on_policy(now, number, wish);
                 }
             }
             Frame::Probe(probe) => self.handle_probe(arrival, probe),
             Frame::ProbeReport { path, report } => {
-                if let Some(path) = self.path_mut(path) {
+                if let Some(path) = self.paths.get_mut(path) {
                     path.on_probe_report(now, report);
                 }
             }
@@ -156,7 +156,7 @@ impl Session {
 
     #[cold]
     fn handle_ping(&mut self, arrival: &Arrival) {
-        if let Some(path) = self.path_mut(arrival.id) {
+        if let Some(path) = self.paths.get_mut(arrival.id) {
             path.on_ping(arrival.now);
         }
     }
@@ -175,7 +175,7 @@ impl Session {
     }
 
     fn handle_challenge(&mut self, arrival: &Arrival, data: [u8; 8]) {
-        if let Some(path) = self.path_mut(arrival.id) {
+        if let Some(path) = self.paths.get_mut(arrival.id) {
             path.address_mut()
                 .on_question(data, arrival.tuple, arrival.size);
         }
@@ -183,7 +183,7 @@ impl Session {
 
     fn handle_probe(&mut self, arrival: &Arrival, probe: Probe) {
         if self.takes_probes()
-            && let Some(path) = self.path_mut(arrival.id)
+            && let Some(path) = self.paths.get_mut(arrival.id)
         {
             path.on_probe(arrival.now, probe, arrival.size);
         }
@@ -219,9 +219,9 @@ impl Session {
     }
 
     fn handle_abandon(&mut self, now: Instant, id: PathId) -> Result<(), Violation> {
-        match self.path_index(id) {
+        match self.paths.index_of(id) {
             Some(index) => self.remove_path(now, index, PathDownReason::Closed),
-            None => self.retired.insert(id)?,
+            None => self.paths.retire(id)?,
         }
         Ok(())
     }

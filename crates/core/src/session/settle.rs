@@ -17,7 +17,7 @@ use crate::wire::AckFrame;
 impl Session {
     pub(super) fn handle_ack(&mut self, now: Instant, ack: &AckFrame) -> Result<(), Violation> {
         // For a path that was closed meanwhile there is nothing left to settle.
-        let Some(index) = self.path_index(ack.path) else {
+        let Some(index) = self.paths.index_of(ack.path) else {
             return Ok(());
         };
         let reverse = self.reverse_mean();
@@ -30,7 +30,7 @@ impl Session {
 
     /// To congestion control they arrived; what they carried has to go again.
     pub(super) fn handle_shed(&mut self, now: Instant, shed: &AckFrame) -> Result<(), Violation> {
-        let Some(index) = self.path_index(shed.path) else {
+        let Some(index) = self.paths.index_of(shed.path) else {
             return Ok(());
         };
         let reverse = self.reverse_mean();
@@ -56,32 +56,9 @@ impl Session {
         self.apply(now, index, &mut news);
         self.news = news;
         if let Some(sent_at) = newest {
-            self.rest_farthest(now, sent_at, bytes);
+            self.paths.rest_farthest(now, sent_at, bytes);
         }
         result
-    }
-
-    /// The peer has too little memory for all paths: the farthest rests.
-    fn rest_farthest(&mut self, now: Instant, sent_at: Instant, shed: Bytes) {
-        let awake = || {
-            let active = self.paths.active();
-            active.filter(|(_, path)| !path.rests(now))
-        };
-        let farthest = awake().max_by_key(|(_, path)| path.rtt().smoothed());
-        let Some((index, path)) = farthest else {
-            return;
-        };
-        let round_trip = path.rtt().smoothed();
-        let arrived = self.paths.iter().map(|path| path.totals().acked).sum();
-        let rates: f64 = awake().map(|(_, path)| path.rate().as_bps() as f64).sum();
-        let share = path.rate().as_bps() as f64 / rates.max(1.0);
-        let is_one_of_many = awake().count() > 1;
-        let too_much = self
-            .shedding
-            .on_shed(now, round_trip, (sent_at, shed), arrived, share);
-        if too_much && is_one_of_many {
-            self.paths[index].begin_rest(now, round_trip);
-        }
     }
 
     /// The mean one-way time from the peer over all active paths, less the clocks' offset.
@@ -97,7 +74,7 @@ impl Session {
 
     /// Settles what a path reports of its packets and of itself.
     pub(super) fn apply(&mut self, now: Instant, index: PathIndex, news: &mut News) {
-        self.windows_moved = true;
+        self.paths.on_moved();
         let id = self.paths[index].id();
         if let Some(trace) = &mut self.trace {
             trace.record_news(now, &self.paths[index], news);
@@ -159,7 +136,7 @@ impl Session {
             SentFrame::PathAbandon(id) => self.due.abandon.push_back(id),
             SentFrame::Class(id) => self.lanes.get_mut(id).class.due = true,
             SentFrame::PathPolicy(id) => {
-                if let Some(index) = self.path_index(id) {
+                if let Some(index) = self.paths.index_of(id) {
                     self.paths[index].repeat_policy();
                 }
             }

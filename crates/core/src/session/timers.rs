@@ -43,7 +43,7 @@ pub(super) fn next(session: &Session) -> Option<(Instant, TimerReason)> {
             soonest.offer(at, TimerReason::KeepAlive(path.id()));
         }
         if session.takes_probes()
-            && let Some(at) = path.probe_at(session.data_at)
+            && let Some(at) = path.probe_at(session.paths.data_at())
         {
             soonest.offer(at, TimerReason::Probe(path.id()));
         }

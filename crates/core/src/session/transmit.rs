@@ -173,9 +173,7 @@ impl Session {
         let path = &mut self.paths[index];
         let place = (index, path.tuple());
         let size = (path.packet_size(), false);
-        let rng = &mut self.rng;
-        let asked = path.take_round_trip(now, || rng.bytes());
-        if let Some(data) = asked {
+        if let Some(data) = self.paths.take_round_trip(now, index) {
             self.send_packet(now, place, size, batch, |_, out, _, _| {
                 let end = out.len() + QUESTION_SIZE;
                 Frame::PathChallenge(data).emit(out);
@@ -326,7 +324,7 @@ impl Session {
         let is_due = self.takes_probes()
             && !batch.is_full()
             && self.paths[index]
-                .probe_at(self.data_at)
+                .probe_at(self.paths.data_at())
                 .is_some_and(|at| at <= now);
         if is_due {
             self.send_train_now(now, index, batch);
