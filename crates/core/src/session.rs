@@ -6,7 +6,6 @@ mod application;
 mod classes;
 mod contact;
 mod data;
-mod deal;
 mod decision;
 mod fill;
 mod frames;
@@ -23,7 +22,7 @@ use rustls::Side;
 use tabane_base::{Bytes, Instant};
 
 use crate::close::CloseReason;
-use crate::config::{MAX_PATHS, SessionConfig};
+use crate::config::SessionConfig;
 use crate::datagrams::Datagrams;
 use crate::drops::Drops;
 use crate::event::{Event, TimerReason};
@@ -32,11 +31,9 @@ use crate::id::{ConnectionId, PathId};
 use crate::identity::PublicKey;
 use crate::lane::Lanes;
 use crate::memory_pool::{Part, SessionPool};
-use crate::overflow::Overflow;
 use crate::parameters::Parameters;
 use crate::path::{News, Path, Paths};
 use crate::reading::Reading;
-use crate::scheduler::PathView;
 use crate::snapshot::{SessionSnapshot, SessionStatus};
 use crate::stream::Streams;
 use crate::trace::{Trace, TraceLog};
@@ -74,16 +71,9 @@ pub struct Session {
     streams: Streams,
     datagrams: Datagrams,
     lanes: Lanes,
-    overflow: Overflow,
-    /// Scratch for the scheduler's views of paths, kept for its memory.
-    views: Vec<PathView>,
     due: Due,
     events: VecDeque<Event>,
     last_received_at: Instant,
-    /// When everything had left that window, pacer and scheduler let out.
-    drained_at: Instant,
-    /// A stream packet last went in this poll's turn; datagrams and streams alternate.
-    datagram_turn: bool,
     drops: Drops,
     news: News,
     trace: Option<Box<Trace>>,
@@ -109,9 +99,7 @@ impl Session {
                 SessionPool::new(config.send_pool.clone()),
             ),
             datagrams: Datagrams::new(config.datagram_wait, Part::none_of(&config.receive_pool)),
-            lanes: Lanes::new(config.scheduler),
-            overflow: Overflow::new(now),
-            views: Vec::with_capacity(MAX_PATHS),
+            lanes: Lanes::new(now, config.scheduler),
             config,
             contact: Contact::Handshaking {
                 handshake: Box::new(handshake),
@@ -124,8 +112,6 @@ impl Session {
             due: Due::default(),
             events: VecDeque::new(),
             last_received_at: now,
-            drained_at: now,
-            datagram_turn: false,
             drops: Drops::default(),
             news: News::default(),
             trace: None,

@@ -6,7 +6,7 @@ use tabane_base::{Bytes, Duration, Instant};
 
 use super::Session;
 use crate::class::ClassId;
-use crate::id::PathIndex;
+use crate::id::{PathId, PathIndex};
 use crate::path::Path;
 use crate::policy::Tier;
 use crate::reinjection::{Wanted, reinject};
@@ -68,10 +68,9 @@ impl Session {
 
     /// Streams, datagrams and control frames, on the paths the scheduler names.
     pub(super) fn send_data(&mut self, now: Instant, batch: &mut TransmitBatch) {
-        let mut views = std::mem::take(&mut self.views);
+        let mut views = self.lanes.take_views();
         self.send_scheduled(now, &mut views, batch);
-        views.clear();
-        self.views = views;
+        self.lanes.keep_views(views);
     }
 
     fn send_scheduled(
@@ -81,14 +80,14 @@ impl Session {
         batch: &mut TransmitBatch,
     ) {
         if !self.wants_to_send() && !self.lanes.ids().any(|class| self.may_reinject(class)) {
-            self.overflow.on_empty();
+            self.lanes.on_empty();
             return self.mark_app_limited(now);
         }
-        self.review_overflow(now);
+        self.lanes.review_overflow(now, &self.paths);
         if self.lanes.len() == 1 {
             let is_empty = self.serve(now, ClassId::ORDINARY, views, batch);
             if is_empty {
-                self.overflow.on_empty();
+                self.lanes.on_empty();
             }
             return;
         }
@@ -98,7 +97,7 @@ impl Session {
         }
         self.mark_app_limited(now);
         if !self.lanes.ids().any(|class| self.needs_more(class)) {
-            self.overflow.on_empty();
+            self.lanes.on_empty();
         }
     }
 
@@ -125,7 +124,7 @@ impl Session {
 
     /// Whether data of a class waits that a later priority could carry.
     fn needs_more(&self, class: ClassId) -> bool {
-        let level = Tier::Regular(self.overflow.level());
+        let level = Tier::Regular(self.lanes.level());
         let rule = &self.lanes.get(class).class.rule;
         let is_later = |path: &Path| {
             let tier = path.policies().tier();
@@ -151,7 +150,8 @@ impl Session {
             return true;
         }
         let is_alone = self.lanes.len() == 1;
-        let nearest = self.look(now, class, views);
+        let Self { lanes, paths, .. } = self;
+        let nearest = lanes.look(now, class, paths, &self.datagrams, views);
         self.look_back(now, class, views);
         let mut last = None;
         while !batch.is_full() && (is_alone || last.is_none()) {
@@ -176,11 +176,24 @@ impl Session {
             }
             // The other paths are as they were: time stands still here.
             if let Some(view) = views.iter_mut().find(|view| view.index == grant.index) {
-                *view = self.view(now, class, grant.index, nearest);
+                let path = (grant.index, &self.paths[grant.index]);
+                *view = self.lanes.get(class).view(now, path, nearest);
                 last = Some(view.id);
             }
         }
         false
+    }
+
+    pub(super) fn deal(
+        &mut self,
+        now: Instant,
+        class: ClassId,
+        views: &mut [PathView],
+        last: Option<PathId>,
+    ) {
+        let sources = (&mut self.streams, &mut self.datagrams);
+        let lane = self.lanes.get_mut(class);
+        lane.deal(now, class, views, last, sources);
     }
 
     pub(super) fn backlog(&self, class: ClassId) -> Backlog {

@@ -53,7 +53,8 @@ pub(super) fn next(session: &Session) -> Option<(Instant, TimerReason)> {
         let window_open = path.window_room().get() >= path.packet_size() as u64;
         // What had its chance already waits for other news: the scheduler holds it back.
         let paced_at = path.paced_at();
-        if wants_to_send && path.is_active() && window_open && paced_at > session.drained_at {
+        if wants_to_send && path.is_active() && window_open && paced_at > session.lanes.drained_at()
+        {
             soonest.offer(paced_at, TimerReason::Pacing(path.id()));
         }
     }

@@ -69,7 +69,7 @@ impl Session {
         }
         self.send_data(now, batch);
         if !batch.is_full() {
-            self.drained_at = now;
+            self.lanes.on_drained(now);
         }
         for index in self.paths.indices() {
             self.send_mtu_probe(now, index, batch);
