@@ -1,8 +1,8 @@
 //! What a session keeps per class: its rule, and a scheduler of its own with what that set aside.
 //!
 //! Each class is scheduled as if the others were not there, over the paths that may carry it; so
-//! one whose paths are busy or down holds up nobody else. Owns what they have in common: whose turn it
-//! is, and which paths the demand needs.
+//! one whose paths are busy or down holds up nobody else. Owns what they have in common: whose turn
+//! it is, and which paths the demand needs.
 
 mod deal;
 

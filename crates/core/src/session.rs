@@ -7,6 +7,7 @@ mod classes;
 mod contact;
 mod data;
 mod decision;
+mod due;
 mod fill;
 mod frames;
 mod paths;
@@ -27,7 +28,7 @@ use crate::datagrams::Datagrams;
 use crate::drops::Drops;
 use crate::event::{Event, TimerReason};
 use crate::handshake::{Agreed, Handshake};
-use crate::id::{ConnectionId, PathId};
+use crate::id::ConnectionId;
 use crate::identity::PublicKey;
 use crate::lane::Lanes;
 use crate::memory_pool::{Part, SessionPool};
@@ -40,6 +41,7 @@ use crate::trace::{Trace, TraceLog};
 use crate::transmit::TransmitBatch;
 
 use contact::{Agreement, Contact};
+use due::Due;
 pub use paths::PathError;
 
 /// How far the session's end has got.
@@ -48,15 +50,6 @@ enum Ending {
     /// The good-bye has still to leave.
     Closing(CloseReason),
     Closed,
-}
-
-/// Session-level frames that are due.
-#[derive(Debug, Default)]
-struct Due {
-    hello: bool,
-    admitted: bool,
-    go_away: bool,
-    abandon: VecDeque<PathId>,
 }
 
 /// A session with one other end. See the crate's documentation for how to drive it.
@@ -150,7 +143,7 @@ impl Session {
         let is_established = self.side == Side::Server && self.is_established();
         let agreement = self.contact.agreement_mut().filter(|_| is_established);
         if agreement.is_some_and(|agreement| agreement.admission.grant()) {
-            self.due.admitted = true;
+            self.due.admitted();
             self.events.push_back(Event::Connected);
             self.last_received_at = now;
         }
@@ -162,7 +155,7 @@ impl Session {
         let may_say_so = self.side == Side::Server && self.is_connected();
         let agreement = self.contact.agreement_mut().filter(|_| may_say_so);
         if agreement.is_some_and(|agreement| agreement.peer.go_away && agreement.send_away()) {
-            self.due.go_away = true;
+            self.due.go_away();
         }
     }
 
@@ -312,7 +305,9 @@ impl Session {
         let id = self.paths.next_id();
         let index = self.add_path(now, id, tuple);
         self.paths[index].ask_sign_of_life();
-        self.due.hello = self.side == Side::Client;
+        if self.side == Side::Client {
+            self.due.hello();
+        }
         if validated {
             self.paths[index].activate(now, rtt);
             self.events.push_back(Event::PathUp(id));

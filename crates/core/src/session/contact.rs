@@ -94,6 +94,12 @@ impl Contact {
         self.agreement().map(|agreement| &agreement.peer)
     }
 
+    /// What the client shows.
+    pub(super) fn token(&self) -> &[u8] {
+        let agreement = self.agreement();
+        agreement.map_or(&[], |it| it.admission.token())
+    }
+
     pub(super) fn is_admitted(&self) -> bool {
         self.agreement().is_some_and(|it| it.admission.is_granted())
     }

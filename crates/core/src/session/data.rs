@@ -45,10 +45,7 @@ impl Session {
 
     /// Whether anything else than data waits.
     fn has_control(&self) -> bool {
-        self.due.hello
-            || self.due.admitted
-            || self.due.go_away
-            || !self.due.abandon.is_empty()
+        self.due.has_any()
             || self.streams.has_control()
             || self.lanes.iter().any(|lane| lane.class.due)
             || self

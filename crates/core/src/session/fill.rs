@@ -27,7 +27,8 @@ impl Session {
     ) -> bool {
         let path = self.paths[grant.index].id();
         let (start, end) = (out.len(), out.len() + space);
-        self.fill_session_frames(end, out, frames);
+        let token = self.contact.token();
+        self.due.fill(token, end, out, frames);
         self.fill_path_frames(end, out, frames);
         self.fill_class_frames(end, out, frames);
         self.streams.fill_control(out, end - out.len(), frames);
@@ -116,31 +117,6 @@ impl Session {
             distribution.fill(path, &mut self.streams, out, space, frames);
         } else {
             self.streams.fill_data(class, out, space, place, frames);
-        }
-    }
-
-    fn fill_session_frames(&mut self, end: usize, out: &mut Vec<u8>, frames: &mut SentFrames) {
-        /// PATH_ABANDON's type and path.
-        const ABANDON_MAX: usize = 1 + 8;
-        if std::mem::take(&mut self.due.hello) {
-            let agreement = self.contact.agreement();
-            let token = agreement.map_or(&[][..], |it| it.admission.token());
-            Frame::Hello { token }.emit(out);
-            frames.push(SentFrame::Hello);
-        }
-        if std::mem::take(&mut self.due.admitted) {
-            Frame::Admitted.emit(out);
-            frames.push(SentFrame::Admitted);
-        }
-        if std::mem::take(&mut self.due.go_away) {
-            Frame::GoAway.emit(out);
-            frames.push(SentFrame::GoAway);
-        }
-        while out.len() + ABANDON_MAX <= end
-            && let Some(id) = self.due.abandon.pop_front()
-        {
-            Frame::PathAbandon(id).emit(out);
-            frames.push(SentFrame::PathAbandon(id));
         }
     }
 

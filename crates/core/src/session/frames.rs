@@ -234,7 +234,7 @@ impl Session {
             return Ok(());
         };
         if agreement.admission.is_granted() {
-            self.due.admitted = true;
+            self.due.admitted();
         } else if agreement.admission.apply(token) {
             let key = agreement.peer_key;
             let token = (!token.is_empty()).then(|| token.to_vec());

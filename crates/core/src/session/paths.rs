@@ -59,7 +59,7 @@ impl Session {
     /// When there is no such path.
     pub fn close_path(&mut self, now: Instant, id: PathId) -> Result<(), PathError> {
         let index = self.paths.index_of(id).ok_or(PathError::Unknown)?;
-        self.due.abandon.push_back(id);
+        self.due.abandon(id);
         self.remove_path(now, index, PathDownReason::Closed);
         Ok(())
     }
@@ -121,7 +121,7 @@ impl Session {
             handshake.drop_socket(socket);
         }
         while let Some(index) = self.paths.position(|p| p.tuple().socket == socket) {
-            self.due.abandon.push_back(self.paths[index].id());
+            self.due.abandon(self.paths[index].id());
             self.remove_path(now, index, PathDownReason::InterfaceGone);
         }
     }

@@ -130,10 +130,10 @@ impl Session {
 
     pub(super) fn on_frame_lost(&mut self, frame: SentFrame) {
         match frame {
-            SentFrame::Hello => self.due.hello = true,
-            SentFrame::Admitted => self.due.admitted = true,
-            SentFrame::GoAway => self.due.go_away = true,
-            SentFrame::PathAbandon(id) => self.due.abandon.push_back(id),
+            SentFrame::Hello => self.due.hello(),
+            SentFrame::Admitted => self.due.admitted(),
+            SentFrame::GoAway => self.due.go_away(),
+            SentFrame::PathAbandon(id) => self.due.abandon(id),
             SentFrame::Class(id) => self.lanes.get_mut(id).class.due = true,
             SentFrame::PathPolicy(id) => {
                 if let Some(index) = self.paths.index_of(id) {
