@@ -319,8 +319,8 @@ impl Session {
 
     /// Whether paths are measured by packets of their own [P-10.1].
     fn takes_probes(&self) -> bool {
-        let peer = self.contact.peer().filter(|_| self.is_connected());
-        self.config.probes && peer.is_some_and(|peer| peer.probes > 0)
+        let takes = |it: &Agreement| it.admission.is_granted() && it.peer.probes > 0;
+        self.config.probes && self.established().is_some_and(takes)
     }
 
     /// What streams may hold follows the paths' windows.

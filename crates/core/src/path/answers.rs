@@ -136,8 +136,9 @@ impl Path {
             news.clock_leapt = true;
             self.on_clock_leap(now);
         }
+        let one_way = (sent_at, ack.largest_at);
         self.measuring
-            .on_answer(sample.saturating_sub(delay), sent_at, ack.largest_at);
+            .on_answer(sample.saturating_sub(delay), one_way);
     }
 
     /// What left at `sent_at` was given up too soon. Without that as a sample, a path that has

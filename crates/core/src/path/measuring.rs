@@ -41,16 +41,10 @@ impl Measuring {
         self.prober.reset(now);
     }
 
-    /// A packet that left at `sent_at` arrived at `arrived_at` by the peer's clock, and its answer
-    /// took `round_trip` without the peer's delay.
-    pub(super) fn on_answer(
-        &mut self,
-        round_trip: Duration,
-        sent_at: Instant,
-        arrived_at: Instant,
-    ) {
-        self.readings.on_round_trip(round_trip);
-        self.readings.on_one_way(sent_at, arrived_at);
+    /// An answer came: its round trip without the peer's delay, and when what it answers left and
+    /// arrived.
+    pub(super) fn on_answer(&mut self, round_trip: Duration, one_way: (Instant, Instant)) {
+        self.readings.on_answer(round_trip, one_way);
     }
 
     /// The path alone took so long, there and back.

@@ -81,9 +81,7 @@ impl Paths {
     }
 
     /// Those that were opened later move up.
-    ///
-    /// # Errors
-    /// As [`retire`](Self::retire) has them; the path is removed all the same.
+    /// It is gone in either case.
     pub(crate) fn remove(&mut self, index: PathIndex) -> Result<(), Violation> {
         let path = self.open.remove(index.0);
         self.closed.add(&path.snapshot());
@@ -91,10 +89,7 @@ impl Paths {
         self.retire(path.id())
     }
 
-    /// A path of this number will never be opened again.
-    ///
-    /// # Errors
-    /// When the other end leaves too many gaps between them.
+    /// No path has this number from here on. Fails where too many are left out between such.
     pub(crate) fn retire(&mut self, id: PathId) -> Result<(), Violation> {
         self.retired.insert(id)
     }

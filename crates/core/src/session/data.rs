@@ -6,7 +6,7 @@ use tabane_base::{Bytes, Duration, Instant};
 
 use super::Session;
 use crate::class::ClassId;
-use crate::id::{PathId, PathIndex};
+use crate::id::PathIndex;
 use crate::path::Path;
 use crate::policy::Tier;
 use crate::reinjection::{Wanted, reinject};
@@ -153,7 +153,9 @@ impl Session {
         let mut last = None;
         while !batch.is_full() && (is_alone || last.is_none()) {
             self.datagrams.drop_stale(now, class);
-            self.deal(now, class, views, last);
+            let sources = (&mut self.streams, &mut self.datagrams);
+            let lane = self.lanes.get_mut(class);
+            lane.deal(now, class, views, last, sources);
             if !wants(self) && !self.reinject(now, class, views, Wanted::Everything) {
                 if is_alone {
                     self.mark_app_limited(now);
@@ -179,18 +181,6 @@ impl Session {
             }
         }
         false
-    }
-
-    pub(super) fn deal(
-        &mut self,
-        now: Instant,
-        class: ClassId,
-        views: &mut [PathView],
-        last: Option<PathId>,
-    ) {
-        let sources = (&mut self.streams, &mut self.datagrams);
-        let lane = self.lanes.get_mut(class);
-        lane.deal(now, class, views, last, sources);
     }
 
     pub(super) fn backlog(&self, class: ClassId) -> Backlog {

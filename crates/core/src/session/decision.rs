@@ -21,7 +21,9 @@ impl Session {
         let mut decided = 0;
         while decided < most {
             self.datagrams.drop_stale(now, class);
-            self.deal(now, class, &mut views, last);
+            let sources = (&mut self.streams, &mut self.datagrams);
+            let lane = self.lanes.get_mut(class);
+            lane.deal(now, class, &mut views, last, sources);
             if !self.wants_to_send() {
                 break;
             }
