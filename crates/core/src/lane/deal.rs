@@ -167,7 +167,7 @@ impl Lane {
             Dealing::AtOnce => {}
             Dealing::Ahead => self.deal_ahead(class, views, last, streams),
             Dealing::Everywhere => {
-                self.take_back_arrived(views, last, streams);
+                self.forget_arrived(views, last, streams);
                 self.set_copies_aside(now, class, views, streams, datagrams);
             }
         }
@@ -201,7 +201,8 @@ impl Lane {
         }
     }
 
-    fn take_back_arrived(
+    /// Forgets what was set aside and has arrived, by whatever path.
+    fn forget_arrived(
         &mut self,
         views: &mut [PathView],
         last: Option<PathId>,
