@@ -55,18 +55,12 @@ impl Path {
         if ack_eliciting && gone > Duration::ZERO && self.recovery.in_flight() == Bytes::ZERO {
             self.refilling = Some((pn, gone));
         }
-        self.last_sent_at = now;
-        if self.tuple.socket.is_ordered() {
-            self.stream_room -= bytes;
-        }
-        if !self.validated {
-            self.unvalidated_credit -= bytes;
-        }
+        self.life.on_sent(now);
+        self.address.on_sent(bytes);
         if !ack_eliciting {
             self.recovery.on_untracked_sent();
             return;
         }
-        self.last_eliciting_at = now;
         let paced = self.paced_rate();
         if self.policies.allowed(paced) < paced {
             // Held below what the path takes: what is measured is the wish, not the path.
@@ -95,7 +89,7 @@ impl Path {
             Some((pn, gone)) if self.recovery.largest_acked() < Some(pn) => gone,
             _ if self.recovery.in_flight() == Bytes::ZERO => {
                 let queue = self.rtt.smoothed().saturating_sub(self.rtt.min());
-                queue.min(now.since(self.last_sent_at))
+                queue.min(now.since(self.last_sent_at()))
             }
             _ => Duration::ZERO,
         }
@@ -118,24 +112,10 @@ impl Path {
         self.pacer.set_packet(size);
     }
 
-    /// Bytes that may go to `tuple` before it has proved itself.
-    pub(crate) fn amplification_room(&self) -> Bytes {
-        if self.validated {
-            Bytes::MAX
-        } else {
-            self.unvalidated_credit
-        }
-    }
-
     /// Bytes that the window, and the byte stream beneath where there is one, still let through.
     pub(crate) fn window_room(&self) -> Bytes {
         let window = self.controller.cwnd() - self.recovery.in_flight();
-        window.min(self.stream_room)
-    }
-
-    /// The byte stream beneath takes so much more.
-    pub(crate) fn set_stream_room(&mut self, room: Bytes) {
-        self.stream_room = room;
+        window.min(self.address.stream_room())
     }
 
     /// Bytes that may leave now, by window and pacer.
