@@ -167,25 +167,59 @@ mod tests {
     use super::*;
     use crate::congestion::Kind;
     use crate::id::{FourTuple, PathId, SocketId};
+    use crate::path::News;
+    use crate::wire::AckFrame;
     use tabane_base::Seed;
 
-    /// A path whose packets may leave far faster than its window comes back: what the scheduler
-    /// counts upon is the window's rate. It left the other link idle once.
-    #[test]
-    fn a_path_carries_no_more_than_its_window_in_a_round_trip() {
-        let now = Instant::from_millis(1_000);
+    fn new(now: Instant, round_trip: Duration) -> Path {
         let remote = "192.0.2.1:4510".parse().expect("an address");
         let tuple = FourTuple {
             socket: SocketId(0),
             local_ip: None,
             remote,
         };
-        let seed = Seed(7);
-        let mut path = Path::new(now, PathId(0), tuple, Kind::Tabane, 1_472, seed);
-        let round_trip = Duration::from_millis(50);
+        let mut path = Path::new(now, PathId(0), tuple, Kind::Tabane, 1_472, Seed(7));
         path.activate(now, Some(round_trip));
+        path
+    }
+
+    /// A path whose packets may leave far faster than its window comes back: what the scheduler
+    /// counts upon is the window's rate. It left the other link idle once.
+    #[test]
+    fn a_path_carries_no_more_than_its_window_in_a_round_trip() {
+        let round_trip = Duration::from_millis(50);
+        let path = new(Instant::from_millis(1_000), round_trip);
         let by_window = Rate::of(path.cwnd(), round_trip);
         assert!(path.paced_rate() > by_window.scaled(10.0));
         assert_eq!(path.rate(), by_window);
+    }
+
+    /// What left behind the first packet after a pause was reckoned to wait in the queue of before,
+    /// and came too soon for a receiver with little memory.
+    #[test]
+    fn a_queue_that_drained_in_a_pause_is_gone_until_an_acknowledgement_tells() {
+        let at = Instant::from_millis;
+        let mut path = new(at(1_000), Duration::from_millis(50));
+        for ms in 1_000..1_100 {
+            path.rtt
+                .update(at(ms), Duration::from_millis(70), Duration::ZERO);
+        }
+        let queue = path.rtt.smoothed() - path.rtt.min();
+        assert!(queue > Duration::from_millis(15), "{queue:?}");
+        for _ in 0..3 {
+            let pn = path.recovery.next_pn();
+            path.on_sent(at(2_000), pn, 1_000, true, 0, SentFrames::default());
+            assert_eq!(path.drained(at(2_000)), queue);
+        }
+        let answer = AckFrame {
+            path: path.id(),
+            delay: Duration::ZERO,
+            largest_at: at(2_025),
+            ranges: vec![0..=0],
+            times: Vec::new(),
+        };
+        path.on_ack(at(2_050), &answer, None, &mut News::default())
+            .expect("it was sent");
+        assert_eq!(path.drained(at(2_050)), Duration::ZERO);
     }
 }

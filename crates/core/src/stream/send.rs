@@ -501,6 +501,26 @@ mod tests {
         std::iter::from_fn(|| send.next_piece(terms).map(|piece| piece.range)).collect()
     }
 
+    /// It was what is next, and all that is behind it waited for as long as the far path takes.
+    #[test]
+    fn where_less_waits_than_others_bring_sooner_a_far_path_gets_the_last_of_it() {
+        let mut send = SendHalf::new(1_000, &SessionPool::new(MemoryPool::new(Bytes::mega(1))));
+        send.write(&[7; 60]);
+        let mut piece_behind = |ahead| {
+            let terms = Terms {
+                most: 10,
+                session_credit: 1_000,
+                ahead,
+                arrival: None,
+            };
+            send.next_piece(terms).map(|piece| piece.range)
+        };
+        assert_eq!(piece_behind(70), Some(50..60));
+        assert_eq!(piece_behind(20), Some(20..30));
+        assert_eq!(piece_behind(40), Some(40..50));
+        assert_eq!(piece_behind(0), Some(0..10));
+    }
+
     #[test]
     fn a_held_stream_goes_on_by_the_newest_word_alone() {
         let mut send = SendHalf::new(1_000, &SessionPool::new(MemoryPool::new(Bytes::mega(1))));
