@@ -37,7 +37,10 @@ pub fn system_resolvers() -> Vec<SocketAddr> {
         Err(error) => {
             static SAID: Once = Once::new();
             SAID.call_once(|| {
-                tracing::warn!(%error, "cannot read {RESOLV_CONF}, where `nameserver ADDRESS` names a resolver");
+                tracing::warn!(
+                    %error,
+                    "cannot read {RESOLV_CONF}, where `nameserver ADDRESS` names a resolver"
+                );
             });
             Vec::new()
         }
