@@ -6,7 +6,8 @@ use std::process::{Command, exit};
 fn main() {
     // Of this run, not of the build script's own: build directories are copied between worktrees.
     let here = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));
-    let ebpf = here.join("../../ebpf");
+    let ebpf = here.join("../../ebpf").canonicalize();
+    let ebpf = ebpf.expect("the sources stand beside the crates");
     println!("cargo:rerun-if-changed={}", ebpf.display());
     println!("cargo:rerun-if-env-changed=CLANG");
 
@@ -19,11 +20,12 @@ fn main() {
             .args([
                 "-target", target, "-mcpu=v3", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-c",
             ])
-            // Paths of the build machine have no place in the object.
+            // Paths of the build machine have no place in the object, nor has where clang runs.
             .arg(format!("-ffile-prefix-map={}=ebpf", ebpf.display()))
-            .arg(ebpf.join(format!("{name}.bpf.c")))
+            .arg(format!("{name}.bpf.c"))
             .arg("-o")
             .arg(out.join(format!("{name}.bpf.o")))
+            .current_dir(&ebpf)
             .status();
         match run {
             Ok(status) if status.success() => {}

@@ -93,4 +93,13 @@ start_service >"$scratch/told"
 echo 'tabane.up.ping=x' >>"$UCI"
 ! start_service >"$scratch/told" 2>&1 || fail "it starts with settings that are none"
 
+# The package: of this version, and with the kernel's modules that our rules are made of.
+version=$(sed -n 's/^version = "\(.*\)"$/\1/p' ../../Cargo.toml)
+grep -qx "PKG_VERSION:=$version" Makefile || fail "PKG_VERSION is not $version"
+for pair in 'socket transparent=nft-socket' 'tproxy to=nft-tproxy' 'fib daddr=nft-fib' \
+    'masquerade=nft-nat' 'CTNETLINK=nf-conntrack-netlink' 'dev/net/tun=tun'; do
+    grep -rq "${pair%=*}" ../../crates/linux/src ../../crates/client/src || fail "no ${pair%=*}"
+    grep -oE '[+][a-z-]+' Makefile | grep -qxF "+kmod-${pair#*=}" || fail "no kmod-${pair#*=}"
+done
+
 echo "OpenWrt: settings and service as they should be"

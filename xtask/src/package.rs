@@ -17,6 +17,7 @@ use anyhow::{Context, Result, bail, ensure};
 use build::Library;
 pub(crate) use build::{Build, can_start};
 
+use crate::router::crates_of_others;
 use crate::tool::said;
 
 const USAGE: &str = "\
@@ -116,6 +117,9 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> Result<bool> {
         }
         fs::remove_dir_all(options.out.join("again"))?;
         deb::inspect(&made[1], root)?;
+        if options.binary.is_none() {
+            names_no_builder(&binary)?;
+        }
         let bytes = deb::install_and_purge(&made[1], &options.out.join("root"))?;
         println!(
             "made twice the same; installs, runs, purges; the program has {:.1} MB",
@@ -135,6 +139,20 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> Result<bool> {
         fs::remove_dir_all(out)?;
     }
     Ok(true)
+}
+
+/// Nobody else's could be the same otherwise.
+fn names_no_builder(binary: &Path) -> Result<()> {
+    let program = fs::read(binary)?;
+    let Some(path) = crates_of_others() else {
+        return Ok(());
+    };
+    let mut pieces = program.windows(path.len());
+    ensure!(
+        pieces.all(|piece| piece != path.as_bytes()),
+        "the program names {path}, which is elsewhere on others' machines"
+    );
+    Ok(())
 }
 
 fn tell(made: &[PathBuf]) -> Result<()> {

@@ -25,7 +25,24 @@ pub(crate) fn flags(by_zig: bool) -> String {
              -C link-arg=-Wl,-z,pack-relative-relocs"
         }
     };
-    format!("-C force-unwind-tables=no{linker}")
+    format!("-C force-unwind-tables=no{linker}{}", without_home())
+}
+
+/// Has the program name crates' files by crate, not by the directory of whoever builds it: it would
+/// be another program at everybody's.
+fn without_home() -> String {
+    match crates_of_others() {
+        Some(path) => format!(" --remap-path-prefix={path}=crates"),
+        None => String::new(),
+    }
+}
+
+/// Where cargo has unpacked others' crates; `None` where that cannot stand in flags.
+pub(crate) fn crates_of_others() -> Option<String> {
+    let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
+    let home = home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo")))?;
+    let path = home.join("registry/src").to_str()?.to_owned();
+    (!path.contains([' ', '='])).then_some(path)
 }
 
 const USAGE: &str = "\

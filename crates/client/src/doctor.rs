@@ -11,6 +11,7 @@ mod verdicts;
 use serde::Serialize;
 
 pub use machine::Machine;
+pub(crate) use machine::has_net_admin;
 pub use network::Network;
 pub use verdicts::judge;
 

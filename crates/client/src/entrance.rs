@@ -49,7 +49,7 @@ impl Entrance {
                 // Not said where nobody reads it.
                 let _ = writeln!(
                     std::io::stderr(),
-                    "tabane: only programs that know proxies are carried: {no_network:#}; root \
+                    "tabane: only programs that know proxies are carried: {no_network}; root \
                      carries all (sudo tabane run --user \"$USER\" -- CMD)"
                 );
                 Self::proxy().await

@@ -15,7 +15,7 @@ mod packets;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use tabane_linux::threads::aside;
 use tabane_linux::{
     capture::Capture,
@@ -27,6 +27,7 @@ use tokio::task::JoinHandle;
 
 use crate::dead_families::{EVERYTHING, dead_families};
 use crate::dispatcher::{Dispatcher, resolver_addresses};
+use crate::doctor::has_net_admin;
 use crate::far_ends::FarEnds;
 use crate::interception::{hold_requests, show_plain_names};
 use crate::multipath;
@@ -41,6 +42,10 @@ pub use lock::{Lock, Running};
 use filter::{Filter, LanFilter, Sites};
 use lan::Lan;
 use packets::Packets;
+
+/// What root must not have been deprived of.
+const WANTED: &str = "that needs CAP_NET_ADMIN, CAP_BPF and CAP_PERFMON (a container's \
+                      `--cap-add`, once each); `tabane run` and `tabane proxy` need none";
 
 /// Takes away what one that was killed has left.
 ///
@@ -89,6 +94,8 @@ impl Machine {
     /// Attaches hooks that leave everything alone until [`set_open`](Self::set_open).
     pub async fn set_up(direct: DirectRanges, extent: Extent) -> Result<Self> {
         const WHAT: &str = "cannot capture this machine's traffic";
+        // Root of a container has less than root's rights.
+        ensure!(has_net_admin(), "{WHAT}: {WANTED}");
         clear_own_leftovers().await?;
         let cgroup = Cgroup::root().context(WHAT)?;
         let mut capture = Capture::open(Some(OWN_MARK)).context(WHAT)?;

@@ -33,7 +33,7 @@ pub enum LabError {
     },
     /// A namespace could not be made or entered.
     #[error(transparent)]
-    Netns(#[from] NetnsError),
+    Netns(NetnsError),
     /// The emulator could not take hold of an interface.
     #[error(transparent)]
     Socket(#[from] PacketSocketError),
@@ -110,4 +110,40 @@ pub enum LabError {
         /// What it printed to standard error.
         said: String,
     },
+}
+
+impl From<NetnsError> for LabError {
+    fn from(error: NetnsError) -> Self {
+        // Root of a container has less than root's rights.
+        match error.source.kind() {
+            io::ErrorKind::PermissionDenied => Self::NotRoot,
+            _ => Self::Netns(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_may_make_no_namespace_is_told_what_that_takes() {
+        let refused = |kind: io::ErrorKind| {
+            let source = kind.into();
+            let (operation, name) = ("cannot create", "client".to_owned());
+            LabError::from(NetnsError {
+                operation,
+                name,
+                source,
+            })
+        };
+        assert!(matches!(
+            refused(io::ErrorKind::PermissionDenied),
+            LabError::NotRoot
+        ));
+        assert!(matches!(
+            refused(io::ErrorKind::AlreadyExists),
+            LabError::Netns(_)
+        ));
+    }
 }

@@ -266,3 +266,18 @@ fn attach_connecting(ebpf: &mut Ebpf, cgroup: &Cgroup) -> Result<(), HookError> 
         .map_err(failed)?;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    /// The same bytes whoever builds: what is in the programs is in the package.
+    #[test]
+    fn programs_name_no_directory_of_whoever_builds_them() {
+        let hooks = include_bytes!(concat!(env!("OUT_DIR"), "/socket.bpf.o"));
+        let syn = include_bytes!(concat!(env!("OUT_DIR"), "/syn.bpf.o"));
+        for object in [&hooks[..], &syn[..]] {
+            let text = String::from_utf8_lossy(object);
+            assert!(text.contains("ebpf/"), "lines are told by file");
+            assert!(!text.contains("crates/linux"), "{text}");
+        }
+    }
+}

@@ -49,6 +49,9 @@ pub enum PrivateNetError {
     /// The process that makes it could not be started or heard.
     #[error("cannot make a network for the command: {0}")]
     Helper(#[source] io::Error),
+    /// Our own program, which is that process, is found there.
+    #[error("cannot make a network for the command: no /proc (`mount -t proc proc /proc`)")]
+    NoProc,
     /// What that process says.
     #[error("{0}")]
     Refused(String),

@@ -5,6 +5,7 @@
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Once;
 
 use tabane_base::Duration;
 use tabane_core::PublicKey;
@@ -27,13 +28,20 @@ const MAX_ADDRESSES: usize = 16;
 /// The system's resolver gives up after 5 s per server and try; clients wait no longer than that.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(6);
 
-/// The resolvers that `/etc/resolv.conf` names, best first; empty where there are none.
+/// The resolvers that `/etc/resolv.conf` names, best first; empty where there are none. That it
+/// cannot be read is said once, however often it is looked for.
 #[must_use]
 pub fn system_resolvers() -> Vec<SocketAddr> {
     match fs::read_to_string(RESOLV_CONF) {
         Ok(text) => parse_resolvers(&text),
         Err(error) => {
-            tracing::warn!(%error, "cannot read {RESOLV_CONF}; clients get no resolver here");
+            static SAID: Once = Once::new();
+            SAID.call_once(|| {
+                tracing::warn!(
+                    %error,
+                    "cannot read {RESOLV_CONF}, where `nameserver ADDRESS` names a resolver"
+                );
+            });
             Vec::new()
         }
     }

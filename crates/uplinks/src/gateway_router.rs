@@ -177,7 +177,8 @@ fn lot(slot: u32) -> RangeInclusive<u32> {
 
 /// The namespace's number is in the name: every one has rules of its own.
 fn lock(slot: u32) -> Result<PathBuf> {
-    let namespace = fs::metadata("/proc/self/ns/net").context("cannot see the namespace")?;
+    let namespace = fs::metadata("/proc/self/ns/net")
+        .context("cannot see the network namespace (`mount -t proc proc /proc`)")?;
     let name = format!("{DIRECTORY}/gateways-{}-{slot}.lock", namespace.ino());
     Ok(name.into())
 }

@@ -77,7 +77,7 @@ impl Machine {
     pub fn look(relay_port: u16, sctp_port: u16) -> Self {
         Self {
             is_root: nix::unistd::geteuid().is_root(),
-            has_net_admin: effective_capabilities() & (1 << NET_ADMIN) != 0,
+            has_net_admin: has_net_admin(),
             kernel: read("/proc/sys/kernel/osrelease"),
             cgroup: cgroup_mount(&read("/proc/self/mounts")),
             hooks: try_hooks(),
@@ -113,11 +113,12 @@ fn read(path: &str) -> String {
     text.trim().to_owned()
 }
 
-fn effective_capabilities() -> u64 {
+/// Whether we may change addresses, routes and rules.
+pub(crate) fn has_net_admin() -> bool {
     let status = read("/proc/self/status");
     let hex = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    hex.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
-        .unwrap_or(0)
+    let effective = hex.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
+    effective.unwrap_or(0) & (1 << NET_ADMIN) != 0
 }
 
 fn cgroup_mount(mounts: &str) -> Option<PathBuf> {

@@ -132,7 +132,8 @@ fn read_pid(file: &mut File) -> Option<i32> {
 
 /// The namespace's number is in the name: every namespace may have a daemon of its own.
 fn path() -> Result<PathBuf> {
-    let namespace = fs::metadata("/proc/self/ns/net").context("cannot see the namespace")?;
+    let namespace = fs::metadata("/proc/self/ns/net")
+        .context("cannot see the network namespace (`mount -t proc proc /proc`)")?;
     Ok(PathBuf::from(format!(
         "{DIRECTORY}/up-{}.lock",
         namespace.ino()

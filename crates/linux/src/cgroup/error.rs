@@ -9,7 +9,7 @@ pub enum CgroupError {
     /// The second version of control groups is mounted nowhere.
     #[error(
         "control groups version 2 are not mounted: \
-         `mount -t cgroup2 none /sys/fs/cgroup` mounts them; or use the proxy"
+         `mount -t cgroup2 none /sys/fs/cgroup` mounts them; or use `tabane proxy`"
     )]
     NotMounted,
     /// The list of mounts cannot be read.
@@ -22,7 +22,7 @@ pub enum CgroupError {
     },
     /// We may not make groups there.
     #[error(
-        "not allowed to make the control group {}: run as root, or use the proxy",
+        "not allowed to make the control group {}: run as root, or use `tabane proxy`",
         path.display()
     )]
     NotPermitted {

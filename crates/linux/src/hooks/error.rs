@@ -17,14 +17,17 @@ pub enum HookError {
     /// We may not load or attach eBPF programs.
     #[error(
         "not allowed to attach socket hooks: \
-         run as root (or with CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN), or use the proxy"
+         run as root (or with CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN), or use `tabane proxy`"
     )]
     NotPermitted,
     /// The kernel predates what the programs need.
-    #[error("socket hooks need Linux 5.12 or later; use the proxy")]
+    #[error("socket hooks need Linux 5.12 or later; use `tabane proxy`")]
     KernelTooOld,
+    /// The kernel was built without any eBPF.
+    #[error("this kernel has no eBPF (CONFIG_BPF_SYSCALL); use `tabane proxy`")]
+    NoBpf,
     /// The kernel was built without this hook.
-    #[error("this kernel has no {hook} hook (CONFIG_CGROUP_BPF, CONFIG_IPV6); use the proxy")]
+    #[error("this kernel has no {hook} hook (CONFIG_CGROUP_BPF, CONFIG_IPV6); use `tabane proxy`")]
     MissingHook {
         /// The hook's name.
         hook: &'static str,
@@ -88,6 +91,11 @@ impl HookError {
             {
                 Self::NotPermitted
             }
+            MapError::CreateError { io_error, .. }
+                if io_error.raw_os_error() == Some(libc::ENOSYS) =>
+            {
+                Self::NoBpf
+            }
             _ => Self::Map(Box::new(error)),
         }
     }
@@ -138,6 +146,18 @@ fn is_denied(error: &io::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_kernel_without_ebpf_is_named_as_such() {
+        let made = |errno| {
+            let io_error = io::Error::from_raw_os_error(errno);
+            let name = "flows".to_owned();
+            HookError::from_map(MapError::CreateError { name, io_error }).to_string()
+        };
+        assert!(made(libc::ENOSYS).contains("CONFIG_BPF_SYSCALL"));
+        assert!(made(libc::EPERM).starts_with("not allowed"));
+        assert!(made(libc::EINVAL).contains("flows"));
+    }
 
     #[test]
     fn a_refusal_is_told_by_the_last_line_that_explains_it() {

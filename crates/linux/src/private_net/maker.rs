@@ -9,6 +9,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use nix::sched::{CloneFlags, unshare};
@@ -63,7 +64,10 @@ pub(super) fn ask(mut helper: Command) -> Result<Made, PrivateNetError> {
         helper.stdin(theirs).stdout(Stdio::null());
         ours
     };
-    let mut child = helper.spawn().map_err(PrivateNetError::Helper)?;
+    let mut child = helper.spawn().map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound if !Path::new("/proc/self").exists() => PrivateNetError::NoProc,
+        _ => PrivateNetError::Helper(error),
+    })?;
     // Its end of the pair is with the child alone from here on, so that its end shows.
     drop(helper);
     let made = receive(&ours);

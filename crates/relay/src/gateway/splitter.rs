@@ -46,7 +46,8 @@ impl Splitter {
         congestion: &str,
         audience: Audience,
     ) -> Result<Self> {
-        let sockets = Transparent::open(OWN_MARK).context("cannot open sockets")?;
+        let sockets = Transparent::open(OWN_MARK)
+            .context("cannot open sockets in others' names, which needs root (CAP_NET_ADMIN)")?;
         sockets.set_congestion(congestion).with_context(|| {
             format!(
                 "no TCP {congestion}; choose with --congestion what \

@@ -285,8 +285,9 @@ impl Service {
     }
 }
 
-/// A successor takes what is new, while what is under way goes on.
-const RELAY_RELOAD: &str = "ExecReload=/bin/kill -HUP $MAINPID\n";
+/// A successor takes what is new, while what is under way goes on. Of the shell, which is
+/// everywhere: a program `kill` is not (Debian's is in procps).
+const RELAY_RELOAD: &str = "ExecReload=/bin/sh -c 'kill -HUP $$MAINPID'\n";
 
 /// What the relay may do beside what everybody may.
 const RELAY_MIGHT: &str = "CAP_NET_BIND_SERVICE CAP_NET_ADMIN CAP_NET_RAW";
@@ -366,7 +367,8 @@ mod tests {
         // the unit has no reload.
         for flags in [&[][..], &["--pool", "100.64.0.0/20"]] {
             let unit = unit(flags, true);
-            let reload = "\nExecReload=/bin/kill -HUP $MAINPID\n";
+            // By what is on every machine.
+            let reload = "\nExecReload=/bin/sh -c 'kill -HUP $$MAINPID'\n";
             assert!(unit.contains(reload), "{unit}");
         }
         for (flags, has_user) in [

@@ -117,6 +117,54 @@ fn without_control_groups_up_says_how_to_mount_them() {
 }
 
 #[test]
+fn up_of_a_root_without_rights_names_them() {
+    let Some(world) = World::new(&[]) else { return };
+    world.join();
+    let mut up = world.in_client("setpriv");
+    up.args(["--bounding-set", "-net_admin", TABANE, "up"]);
+    let refused = up.output().unwrap();
+    assert_eq!(status(&refused), Some(1), "{refused:?}");
+    let said = complaint(&refused);
+    assert_eq!(said.lines().count(), 1, "{said}");
+    assert!(
+        said.contains("CAP_NET_ADMIN") && said.contains("--cap-add"),
+        "{said}"
+    );
+}
+
+#[test]
+fn without_proc_what_needs_it_says_how_to_mount_it() {
+    let Some(world) = World::new(&[]) else { return };
+    world.join();
+    let taken = "mount -t tmpfs none /proc";
+    let refused = lacking(&world, taken).arg("up").output().unwrap();
+    assert_eq!(status(&refused), Some(1), "{refused:?}");
+    let said = complaint(&refused);
+    assert!(said.contains("mount -t proc"), "{said}");
+    // No hooks either: what is left is a network of its own, which takes our program's name.
+    let taken = format!("{taken} && exec setpriv --bounding-set -bpf,-sys_admin \"$0\" \"$@\"");
+    let run = lacking(&world, &taken)
+        .args(["run", "true"])
+        .output()
+        .unwrap();
+    assert_eq!(status(&run), Some(0), "{run:?}");
+    let said = complaint(&run);
+    assert!(said.contains("mount -t proc"), "{said}");
+}
+
+#[test]
+fn that_no_resolver_is_named_anywhere_is_said_once() {
+    let Some(world) = World::new(&[]) else { return };
+    world.join();
+    let mut run = lacking(&world, "mount -t tmpfs none /etc");
+    let run = run.args(["run", "true"]).output().unwrap();
+    assert_eq!(status(&run), Some(0), "{run:?}");
+    let said = text(&run.stderr);
+    assert_eq!(said.matches("resolv.conf").count(), 1, "{said}");
+    assert!(said.contains("nameserver"), "{said}");
+}
+
+#[test]
 fn without_hooks_and_user_namespaces_there_is_a_proxy_and_the_switch_is_named() {
     let Some(world) = World::new(&[]) else { return };
     world.join();
