@@ -99,9 +99,6 @@ pub(crate) struct Path {
     mtu: MtuDiscovery,
     policies: Policies,
     measuring: Measuring,
-    /// The first packet after a pause in which the queue drained, and by how much it had become
-    /// shorter then; it counts until the packet is acknowledged.
-    refilling: Option<(PacketNumber, Duration)>,
     totals: Totals,
 }
 
@@ -137,7 +134,6 @@ impl Path {
             mtu: MtuDiscovery::new(max_udp_payload - headers),
             policies: Policies::default(),
             measuring: Measuring::new(now, headers),
-            refilling: None,
             totals: Totals::default(),
         }
     }

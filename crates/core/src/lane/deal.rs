@@ -114,7 +114,7 @@ impl Lane {
             .zip(nearest.forward)
             // Both are the peer's word: as far apart as it likes.
             .map(|(own, best)| own.saturating_sub(best));
-        let drained = path.drained(now);
+        let drained = drained(path, now);
         let delay = match beyond {
             Some(nanos) => nearest.delay + Duration::from_nanos(nanos.unsigned_abs()),
             None => path.rtt().smoothed() / 2,
@@ -123,7 +123,7 @@ impl Lane {
             id: path.id(),
             index,
             // Somebody else may keep the queue: a few packets will tell.
-            room: if drained == Duration::ZERO || path.window_room() < path.cwnd() {
+            room: if drained == Duration::ZERO {
                 path.room(now)
             } else {
                 path.room(now).min(packet + packet)
@@ -265,6 +265,16 @@ impl Lane {
             view.listed = distribution.listed(view.id);
         }
     }
+}
+
+/// How much shorter the queue has become since the path was last measured: with nothing in flight,
+/// none of it is ours, and what others had in it has gone on as well.
+fn drained(path: &Path, now: Instant) -> Duration {
+    if path.window_room() < path.cwnd() {
+        return Duration::ZERO;
+    }
+    let queue = path.rtt().smoothed().saturating_sub(path.rtt().min());
+    queue.min(now.since(path.last_sent_at()))
 }
 
 /// Bytes for frames in a packet of the given size, for cutting pieces: first byte, connection id,

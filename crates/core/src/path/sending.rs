@@ -51,10 +51,6 @@ impl Path {
         let bytes = Bytes::from(size);
         self.totals.sent += bytes;
         self.totals.sent_packets += 1;
-        let gone = self.drained(now);
-        if ack_eliciting && gone > Duration::ZERO && self.recovery.in_flight() == Bytes::ZERO {
-            self.refilling = Some((pn, gone));
-        }
         self.life.on_sent(now);
         self.address.on_sent(bytes);
         if !ack_eliciting {
@@ -80,19 +76,6 @@ impl Path {
             delivery,
             frames,
         });
-    }
-
-    /// How much shorter the queue is than when it was last measured: nothing of ours has come to it
-    /// for a while, and what others had in it has gone on as well.
-    pub(crate) fn drained(&self, now: Instant) -> Duration {
-        match self.refilling {
-            Some((pn, gone)) if self.recovery.largest_acked() < Some(pn) => gone,
-            _ if self.recovery.in_flight() == Bytes::ZERO => {
-                let queue = self.rtt.smoothed().saturating_sub(self.rtt.min());
-                queue.min(now.since(self.last_sent_at()))
-            }
-            _ => Duration::ZERO,
-        }
     }
 
     /// A full packet leaves, as far as the pacer is concerned.
@@ -167,59 +150,25 @@ mod tests {
     use super::*;
     use crate::congestion::Kind;
     use crate::id::{FourTuple, PathId, SocketId};
-    use crate::path::News;
-    use crate::wire::AckFrame;
     use tabane_base::Seed;
 
-    fn new(now: Instant, round_trip: Duration) -> Path {
+    /// A path whose packets may leave far faster than its window comes back: what the scheduler
+    /// counts upon is the window's rate. It left the other link idle once.
+    #[test]
+    fn a_path_carries_no_more_than_its_window_in_a_round_trip() {
+        let now = Instant::from_millis(1_000);
         let remote = "192.0.2.1:4510".parse().expect("an address");
         let tuple = FourTuple {
             socket: SocketId(0),
             local_ip: None,
             remote,
         };
-        let mut path = Path::new(now, PathId(0), tuple, Kind::Tabane, 1_472, Seed(7));
-        path.activate(now, Some(round_trip));
-        path
-    }
-
-    /// A path whose packets may leave far faster than its window comes back: what the scheduler
-    /// counts upon is the window's rate. It left the other link idle once.
-    #[test]
-    fn a_path_carries_no_more_than_its_window_in_a_round_trip() {
+        let seed = Seed(7);
+        let mut path = Path::new(now, PathId(0), tuple, Kind::Tabane, 1_472, seed);
         let round_trip = Duration::from_millis(50);
-        let path = new(Instant::from_millis(1_000), round_trip);
+        path.activate(now, Some(round_trip));
         let by_window = Rate::of(path.cwnd(), round_trip);
         assert!(path.paced_rate() > by_window.scaled(10.0));
         assert_eq!(path.rate(), by_window);
-    }
-
-    /// What left behind the first packet after a pause was reckoned to wait in the queue of before,
-    /// and came too soon for a receiver with little memory.
-    #[test]
-    fn a_queue_that_drained_in_a_pause_is_gone_until_an_acknowledgement_tells() {
-        let at = Instant::from_millis;
-        let mut path = new(at(1_000), Duration::from_millis(50));
-        for ms in 1_000..1_100 {
-            path.rtt
-                .update(at(ms), Duration::from_millis(70), Duration::ZERO);
-        }
-        let queue = path.rtt.smoothed() - path.rtt.min();
-        assert!(queue > Duration::from_millis(15), "{queue:?}");
-        for _ in 0..3 {
-            let pn = path.recovery.next_pn();
-            path.on_sent(at(2_000), pn, 1_000, true, 0, SentFrames::default());
-            assert_eq!(path.drained(at(2_000)), queue);
-        }
-        let answer = AckFrame {
-            path: path.id(),
-            delay: Duration::ZERO,
-            largest_at: at(2_025),
-            ranges: vec![0..=0],
-            times: Vec::new(),
-        };
-        path.on_ack(at(2_050), &answer, None, &mut News::default())
-            .expect("it was sent");
-        assert_eq!(path.drained(at(2_050)), Duration::ZERO);
     }
 }
