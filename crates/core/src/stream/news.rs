@@ -33,9 +33,9 @@ impl Streams {
     /// Whether there is no memory for this data. A stream may hold [`SHARE`] times what is free:
     /// one alone most of the memory, and however many are stuck, something is left for the next.
     /// A quarter of that is kept for what is soon in order: else scattered data from far ahead
-    /// would fill it, and nothing but the very next packet would find room. What its reader waits for is
-    /// taken in any case, because it makes the rest readable: beyond the limit a stream holds at
-    /// most one packet.
+    /// would fill it, and nothing but the very next packet would find room. What its reader waits
+    /// for is taken in any case, because it makes the rest readable: beyond the limit a stream
+    /// holds at most one packet.
     pub(crate) fn refuses(&self, header: StreamHeader, len: usize) -> Option<Refused> {
         let stream = self.streams.get(&header.id)?;
         let unread_here = Refused::Unread(header.id);

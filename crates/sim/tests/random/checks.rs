@@ -49,7 +49,8 @@ pub(crate) fn check_jobs(world: &World) {
 }
 
 /// Nothing is left of the streams once their last words are acknowledged, which takes as long as
-/// anything after healing where a clock's leap has made round trips look long; a good-bye ends both ends, and nothing comes after it.
+/// anything after healing where a clock's leap has made round trips look long; a good-bye ends both
+/// ends, and nothing comes after it.
 pub(crate) fn check_end(mut world: World) {
     world.run_for(Duration::from_secs(5));
     let is_left = |world: &World, side| {
