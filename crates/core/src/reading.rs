@@ -55,11 +55,13 @@ pub(crate) struct Counts {
 }
 
 impl Readings {
-    /// An answer came: its round trip, and when what it answers left and arrived.
-    pub(crate) fn on_answer(&mut self, rtt: Duration, one_way: (Instant, Instant)) {
+    pub(crate) fn on_round_trip(&mut self, rtt: Duration) {
         let least = self.round_trip.map_or(rtt, |(_, least)| least.min(rtt));
         self.round_trip = Some((rtt, least));
-        self.one_way = Some(one_way);
+    }
+
+    pub(crate) fn on_one_way(&mut self, sent_at: Instant, arrived_at: Instant) {
+        self.one_way = Some((sent_at, arrived_at));
     }
 
     pub(crate) fn on_train(&mut self, direction: Direction, train: Train) {

@@ -45,7 +45,10 @@ impl Session {
 
     /// Whether anything else than data waits.
     fn has_control(&self) -> bool {
-        self.due.has_any()
+        self.due.hello
+            || self.due.admitted
+            || self.due.go_away
+            || !self.due.abandon.is_empty()
             || self.streams.has_control()
             || self.lanes.iter().any(|lane| lane.class.due)
             || self
@@ -65,9 +68,10 @@ impl Session {
 
     /// Streams, datagrams and control frames, on the paths the scheduler names.
     pub(super) fn send_data(&mut self, now: Instant, batch: &mut TransmitBatch) {
-        let mut views = self.lanes.take_views();
+        let mut views = std::mem::take(&mut self.views);
         self.send_scheduled(now, &mut views, batch);
-        self.lanes.keep_views(views);
+        views.clear();
+        self.views = views;
     }
 
     fn send_scheduled(
@@ -77,14 +81,14 @@ impl Session {
         batch: &mut TransmitBatch,
     ) {
         if !self.wants_to_send() && !self.lanes.ids().any(|class| self.may_reinject(class)) {
-            self.lanes.on_empty();
+            self.overflow.on_empty();
             return self.mark_app_limited(now);
         }
-        self.lanes.review_overflow(now, &self.paths);
+        self.review_overflow(now);
         if self.lanes.len() == 1 {
             let is_empty = self.serve(now, ClassId::ORDINARY, views, batch);
             if is_empty {
-                self.lanes.on_empty();
+                self.overflow.on_empty();
             }
             return;
         }
@@ -94,7 +98,7 @@ impl Session {
         }
         self.mark_app_limited(now);
         if !self.lanes.ids().any(|class| self.needs_more(class)) {
-            self.lanes.on_empty();
+            self.overflow.on_empty();
         }
     }
 
@@ -121,7 +125,7 @@ impl Session {
 
     /// Whether data of a class waits that a later priority could carry.
     fn needs_more(&self, class: ClassId) -> bool {
-        let level = Tier::Regular(self.lanes.level());
+        let level = Tier::Regular(self.overflow.level());
         let rule = &self.lanes.get(class).class.rule;
         let is_later = |path: &Path| {
             let tier = path.policies().tier();
@@ -147,15 +151,12 @@ impl Session {
             return true;
         }
         let is_alone = self.lanes.len() == 1;
-        let Self { lanes, paths, .. } = self;
-        let nearest = lanes.look(now, class, paths, &self.datagrams, views);
+        let nearest = self.look(now, class, views);
         self.look_back(now, class, views);
         let mut last = None;
         while !batch.is_full() && (is_alone || last.is_none()) {
             self.datagrams.drop_stale(now, class);
-            let sources = (&mut self.streams, &mut self.datagrams);
-            let lane = self.lanes.get_mut(class);
-            lane.deal(now, class, views, last, sources);
+            self.deal(now, class, views, last);
             if !wants(self) && !self.reinject(now, class, views, Wanted::Everything) {
                 if is_alone {
                     self.mark_app_limited(now);
@@ -175,8 +176,7 @@ impl Session {
             }
             // The other paths are as they were: time stands still here.
             if let Some(view) = views.iter_mut().find(|view| view.index == grant.index) {
-                let path = (grant.index, &self.paths[grant.index]);
-                *view = self.lanes.get(class).view(now, path, nearest);
+                *view = self.view(now, class, grant.index, nearest);
                 last = Some(view.id);
             }
         }
@@ -216,7 +216,7 @@ impl Session {
                 break;
             }
             let path = &self.paths[grant.index];
-            if path.address().amplification_room().get() < path.packet_size() as u64
+            if path.amplification_room().get() < path.packet_size() as u64
                 || !self.send_data_packet(now, class, grant, batch)
             {
                 return ControlFlow::Break(());
@@ -233,8 +233,9 @@ impl Session {
         grant: Grant,
         batch: &mut TransmitBatch,
     ) -> bool {
-        self.paths.on_used(now, Some(grant.index));
-        let path = &self.paths[grant.index];
+        self.data_at = now;
+        let path = &mut self.paths[grant.index];
+        path.on_used(now);
         let (place, size) = ((grant.index, path.tuple()), (path.packet_size(), false));
         let is_sent = self.send_packet(now, place, size, batch, |session, out, space, frames| {
             session.fill(now, class, grant, out, space, frames)
