@@ -30,6 +30,7 @@ const PLENTY: Bytes = Bytes::mega(16);
 const STRETCHED: [u32; 3] = [95, 100, 105];
 /// What must be kept of the bound.
 const KEPT: f64 = 0.95;
+
 struct Run {
     goodput: f64,
     shed: u64,

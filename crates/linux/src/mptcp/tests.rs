@@ -87,9 +87,9 @@ fn subflows_come_and_go_as_they_are_told() {
             server.write_all(b"three").unwrap();
             client.read_exact(&mut [0; 5]).unwrap();
             // The other end may still send by the one that only this end has closed, whose end
-            // counts as a byte, and the kernel may send what was last written by the other as well.
+            // counts as a byte; and the kernel may have sent the five by both.
             let carried: u64 = subflows(&client).unwrap().iter().map(|it| it.bytes).sum();
-            assert!((9..=15).contains(&carried), "{carried}");
+            assert!(matches!(carried, 9 | 10 | 14 | 15), "{carried}");
             // None is left, and nothing was said of an end.
             manager.leave(token, &all[1]).unwrap();
             assert!(established(&client).is_empty() && !has_ended(&client));
