@@ -51,6 +51,8 @@ pub(super) struct Crew {
     stage: watch::Sender<Stage>,
     /// Every worker but the first has a receiver of it, until it ends.
     working: watch::Sender<()>,
+    /// How many workers have not drained.
+    undrained: watch::Sender<usize>,
 }
 
 /// What a worker begins with.
@@ -87,6 +89,7 @@ impl Crew {
             jobs,
             stage: watch::Sender::new(Stage::Opening),
             working: watch::Sender::new(()),
+            undrained: watch::Sender::new(usize::from(workers.get())),
         };
         (crew, ends)
     }
@@ -159,6 +162,13 @@ impl Crew {
     /// Whether another process takes what is new.
     pub(super) fn is_succeeded(&self) -> bool {
         matches!(*self.stage.borrow(), Stage::Draining(Parting::Succeeded, _))
+    }
+
+    /// Counts a worker as drained, and waits until all are.
+    pub(super) async fn drained(&self) {
+        self.undrained.send_modify(|left| *left -= 1);
+        // It ends with the crew alone, which is here.
+        let _ = self.undrained.subscribe().wait_for(|left| *left == 0).await;
     }
 
     /// Waits until the other workers have come to their end.

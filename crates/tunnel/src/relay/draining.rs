@@ -17,8 +17,8 @@ use tokio::time::{Instant, sleep_until};
 use super::Relay;
 
 impl Relay {
-    /// Lets nobody in, and returns when no session is busy any more, `grace` is over or `hurry` is
-    /// ready.
+    /// Lets nobody in, and returns when no session of any worker is busy any more, `grace` is over
+    /// or `hurry` is ready.
     pub(super) async fn drain(&mut self, grace: Duration, hurry: impl Future<Output = ()>) {
         self.shared.is_draining.store(true, Ordering::Relaxed);
         // Their clients have them led to them by the relay that comes next.
@@ -28,24 +28,35 @@ impl Relay {
             self.shared.sites.close();
         }
         let deadline = Instant::now() + grace;
-        tokio::pin!(hurry);
         let (tell, mut left) = mpsc::unbounded_channel();
         self.leavings.set(tell).expect("a relay drains once");
         // All are looked at once; from then on those alone of which something has ended.
         let sessions = self.guests.keys().copied();
         let mut busy: BTreeSet<u64> = sessions.filter(|it| !self.end_idle(*it)).collect();
         tracing::info!(busy = busy.len(), grace_s = grace.as_secs(), "draining");
-        while !busy.is_empty() {
-            let session = tokio::select! {
-                biased;
-                () = &mut hurry => break,
-                () = sleep_until(deadline) => break,
-                Some(session) = left.recv() => session,
-                () = self.serve() => continue,
-            };
-            if self.end_idle(session) {
-                busy.remove(&session);
+        let drained = async {
+            while !busy.is_empty() {
+                let session = tokio::select! {
+                    biased;
+                    Some(session) = left.recv() => session,
+                    () = self.serve() => continue,
+                };
+                if self.end_idle(session) {
+                    busy.remove(&session);
+                }
             }
+            // Whoever is new is led to any worker, and is refused by it until the last has done.
+            let shared = self.shared.clone();
+            tokio::select! {
+                () = shared.crew.drained() => {}
+                () = self.serve() => {}
+            }
+        };
+        tokio::select! {
+            biased;
+            () = hurry => {}
+            () = sleep_until(deadline) => {}
+            () = drained => {}
         }
     }
 
