@@ -51,6 +51,7 @@ impl Rate {
 
     /// How long `amount` takes at this rate; `Duration::MAX` at rate zero.
     #[must_use]
+    #[inline]
     pub fn time_for(self, amount: Bytes) -> Duration {
         if self.0 == 0 {
             return Duration::MAX;

@@ -1,14 +1,20 @@
 //! What a session keeps per class: its rule, and a scheduler of its own with what that set aside.
 //!
 //! Each class is scheduled as if the others were not there, over the paths that may carry it; so
-//! one whose paths are busy or down holds up nobody else.
+//! one whose paths are busy or down holds up nobody else. Owns what they have in common: whose turn
+//! it is, and which paths the demand needs.
+
+mod deal;
 
 use tabane_base::Instant;
 
 use crate::class::{Class, ClassId, ClassRule};
+use crate::config::MAX_PATHS;
 use crate::distribution::Distribution;
-use crate::scheduler::{Scheduler, SchedulerKind};
+use crate::overflow::Overflow;
+use crate::scheduler::{PathView, Scheduler, SchedulerKind};
 use crate::stream::Streams;
+pub(crate) use deal::LEAD_MIN;
 
 /// One class of a session.
 #[derive(Debug)]
@@ -28,10 +34,17 @@ pub(crate) struct Lanes {
     lanes: Vec<Lane>,
     /// Whose turn it is.
     turn: usize,
+    /// It is datagrams' turn and not streams'.
+    datagram_turn: bool,
+    overflow: Overflow,
+    /// Scratch for the scheduler's views of paths, kept for its memory.
+    views: Vec<PathView>,
+    /// When everything had left that window, pacer and scheduler let out.
+    drained_at: Instant,
 }
 
 impl Lanes {
-    pub(crate) fn new(kind: SchedulerKind) -> Self {
+    pub(crate) fn new(now: Instant, kind: SchedulerKind) -> Self {
         let ordinary = Lane {
             class: Class::ORDINARY,
             scheduler: Scheduler::new(kind),
@@ -42,6 +55,10 @@ impl Lanes {
             kind,
             lanes: vec![ordinary],
             turn: 0,
+            datagram_turn: false,
+            overflow: Overflow::new(now),
+            views: Vec::with_capacity(MAX_PATHS),
+            drained_at: now,
         }
     }
 
@@ -57,6 +74,39 @@ impl Lanes {
     pub(crate) fn next_turn(&mut self) -> ClassId {
         self.turn = (self.turn + 1) % self.lanes.len();
         ClassId::new(self.turn as u8).unwrap_or_default()
+    }
+
+    /// Datagrams and streams alternate; whether it is datagrams' turn now.
+    pub(crate) const fn alternate(&mut self) -> bool {
+        self.datagram_turn = !self.datagram_turn;
+        self.datagram_turn
+    }
+
+    /// Nothing waits.
+    pub(crate) const fn on_empty(&mut self) {
+        self.overflow.on_empty();
+    }
+
+    /// Paths up to this priority are used.
+    pub(crate) const fn level(&self) -> u8 {
+        self.overflow.level()
+    }
+
+    pub(crate) const fn on_drained(&mut self, now: Instant) {
+        self.drained_at = now;
+    }
+
+    pub(crate) const fn drained_at(&self) -> Instant {
+        self.drained_at
+    }
+
+    pub(crate) fn take_views(&mut self) -> Vec<PathView> {
+        std::mem::take(&mut self.views)
+    }
+
+    pub(crate) fn keep_views(&mut self, mut views: Vec<PathView>) {
+        views.clear();
+        self.views = views;
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Lane> {

@@ -55,13 +55,11 @@ pub(crate) struct Counts {
 }
 
 impl Readings {
-    pub(crate) fn on_round_trip(&mut self, rtt: Duration) {
+    /// An answer came: its round trip, and when what it answers left and arrived.
+    pub(crate) fn on_answer(&mut self, rtt: Duration, one_way: (Instant, Instant)) {
         let least = self.round_trip.map_or(rtt, |(_, least)| least.min(rtt));
         self.round_trip = Some((rtt, least));
-    }
-
-    pub(crate) fn on_one_way(&mut self, sent_at: Instant, arrived_at: Instant) {
-        self.one_way = Some((sent_at, arrived_at));
+        self.one_way = Some(one_way);
     }
 
     pub(crate) fn on_train(&mut self, direction: Direction, train: Train) {

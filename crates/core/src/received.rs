@@ -9,6 +9,7 @@ use std::ops::{Range, RangeInclusive};
 use tabane_base::{Duration, Instant};
 
 use crate::config::MAX_ACK_DELAY;
+use crate::crypto::PathPhase;
 use crate::id::{PacketNumber, PathId};
 use crate::ranges::RangeSet;
 use crate::wire::{MAX_ACK_RANGES, MAX_ACK_TIMES, emit_ack, emit_shed};
@@ -34,6 +35,8 @@ pub(crate) struct Received {
     /// Everything below counts as received.
     floor: PacketNumber,
     largest: Option<(PacketNumber, Instant)>,
+    /// For finding the key of the next.
+    key_phase: PathPhase,
     /// Came when the newest ranges of an acknowledgement would not have them, with how many had
     /// them since.
     behind: VecDeque<(PacketNumber, u8)>,
@@ -61,6 +64,7 @@ impl Received {
             ranges: RangeSet::default(),
             floor: PacketNumber::default(),
             largest: None,
+            key_phase: PathPhase::default(),
             behind: VecDeque::new(),
             times: VecDeque::with_capacity(MAX_ACK_TIMES + 1),
             unacked: 0,
@@ -77,6 +81,14 @@ impl Received {
 
     pub(crate) fn largest(&self) -> Option<PacketNumber> {
         self.largest.map(|(pn, _)| pn)
+    }
+
+    pub(crate) const fn key_phase(&self) -> PathPhase {
+        self.key_phase
+    }
+
+    pub(crate) const fn set_key_phase(&mut self, phase: PathPhase) {
+        self.key_phase = phase;
     }
 
     pub(crate) fn is_replayed(&self, pn: PacketNumber) -> bool {

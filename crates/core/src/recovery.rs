@@ -148,6 +148,7 @@ pub(crate) struct Recovery {
     largest_acked: Option<PacketNumber>,
     in_flight: Bytes,
     eliciting_in_flight: usize,
+    /// When what asks for an answer last left.
     last_eliciting_at: Instant,
     loss_at: Option<Instant>,
     pto_count: u32,
@@ -155,7 +156,7 @@ pub(crate) struct Recovery {
 }
 
 impl Recovery {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(now: Instant) -> Self {
         Self {
             next_pn: PacketNumber::default(),
             sent: VecDeque::new(),
@@ -164,7 +165,7 @@ impl Recovery {
             largest_acked: None,
             in_flight: Bytes::ZERO,
             eliciting_in_flight: 0,
-            last_eliciting_at: Instant::EPOCH,
+            last_eliciting_at: now,
             loss_at: None,
             pto_count: 0,
             reordering: Reordering::default(),
@@ -181,6 +182,10 @@ impl Recovery {
 
     pub(crate) const fn in_flight(&self) -> Bytes {
         self.in_flight
+    }
+
+    pub(crate) const fn last_eliciting_at(&self) -> Instant {
+        self.last_eliciting_at
     }
 
     pub(crate) const fn pto_count(&self) -> u32 {
@@ -481,7 +486,7 @@ mod tests {
 
     #[test]
     fn three_later_packets_make_one_lost_and_a_late_ack_unmakes_it() {
-        let mut recovery = Recovery::new();
+        let mut recovery = Recovery::new(Instant::EPOCH);
         (0..6).for_each(|pn| recovery.on_sent(packet(pn)));
         assert_eq!(
             acked(&mut recovery, 9, &[1..=3]),
@@ -502,7 +507,7 @@ mod tests {
 
     #[test]
     fn where_packets_overtake_one_another_time_alone_makes_them_lost() {
-        let mut recovery = Recovery::new();
+        let mut recovery = Recovery::new(Instant::EPOCH);
         (0..20).for_each(|pn| recovery.on_sent(packet(pn)));
         acked(&mut recovery, 9, &[3..=9]);
         acked(&mut recovery, 10, &[0..=0, 2..=9]);
@@ -519,7 +524,7 @@ mod tests {
 
     #[test]
     fn time_makes_a_packet_lost_without_three_later_ones() {
-        let mut recovery = Recovery::new();
+        let mut recovery = Recovery::new(Instant::EPOCH);
         (0..2).for_each(|pn| recovery.on_sent(packet(pn)));
         acked(&mut recovery, 10, &[1..=1]);
         let mut lost = Vec::new();
@@ -534,7 +539,7 @@ mod tests {
     /// A hostile peer (docs/security.md, H2).
     #[test]
     fn a_peer_that_acknowledges_nothing_or_in_crumbs_takes_no_memory() {
-        let mut recovery = Recovery::new();
+        let mut recovery = Recovery::new(Instant::EPOCH);
         recovery.on_sent(packet(0));
         (0..100_000).for_each(|_| recovery.on_untracked_sent());
         assert_eq!(recovery.sent.len(), 1);
@@ -551,7 +556,7 @@ mod tests {
 
     #[test]
     fn an_ack_of_nothing_sent_is_a_violation() {
-        let mut recovery = Recovery::new();
+        let mut recovery = Recovery::new(Instant::EPOCH);
         recovery.on_sent(packet(0));
         assert_eq!(
             recovery.on_ack(Instant::EPOCH, &ack(&[0..=1]), drop),

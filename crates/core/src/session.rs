@@ -6,13 +6,12 @@ mod application;
 mod classes;
 mod contact;
 mod data;
-mod deal;
 mod decision;
+mod due;
 mod fill;
 mod frames;
 mod paths;
 mod receive;
-mod retired;
 mod settle;
 mod timers;
 mod transmit;
@@ -24,35 +23,26 @@ use rustls::Side;
 use tabane_base::{Bytes, Instant};
 
 use crate::close::CloseReason;
-use crate::config::{MAX_PATHS, SessionConfig};
+use crate::config::SessionConfig;
 use crate::datagrams::Datagrams;
 use crate::drops::Drops;
 use crate::event::{Event, TimerReason};
 use crate::handshake::{Agreed, Handshake};
-use crate::id::{ConnectionId, PathId};
+use crate::id::ConnectionId;
 use crate::identity::PublicKey;
 use crate::lane::Lanes;
 use crate::memory_pool::{Part, SessionPool};
-use crate::overflow::Overflow;
 use crate::parameters::Parameters;
 use crate::path::{News, Path, Paths};
 use crate::reading::Reading;
-use crate::rest::Shedding;
-use crate::scheduler::PathView;
-use crate::secret_rng::SecretRng;
-use crate::snapshot::{ClosedPaths, SessionSnapshot, SessionStatus};
+use crate::snapshot::{SessionSnapshot, SessionStatus};
 use crate::stream::Streams;
 use crate::trace::{Trace, TraceLog};
 use crate::transmit::TransmitBatch;
 
-use admission::Admission;
-use contact::Contact;
+use contact::{Agreement, Contact};
+use due::Due;
 pub use paths::PathError;
-use retired::Retired;
-
-/// What a stream may hold unacknowledged beside what its paths can use. No more: programs take for
-/// sent what lies here.
-const SEND_FLOOR: Bytes = Bytes::kilo(32);
 
 /// How far the session's end has got.
 #[derive(Debug)]
@@ -62,51 +52,21 @@ enum Ending {
     Closed,
 }
 
-/// Session-level frames that are due.
-#[derive(Debug, Default)]
-struct Due {
-    hello: bool,
-    admitted: bool,
-    go_away: bool,
-    abandon: VecDeque<PathId>,
-}
-
 /// A session with one other end. See the crate's documentation for how to drive it.
 pub struct Session {
     side: Side,
     config: SessionConfig,
-    rng: SecretRng,
     contact: Contact,
-    admission: Admission,
-    /// The client has been asked to open nothing new [P-9.5]; it may hear so before it is let in.
-    sent_away: bool,
     /// `None` while it lives.
     ending: Option<Ending>,
     local: ConnectionId,
-    peer: Parameters,
     paths: Paths,
-    next_path: u32,
-    retired: Retired,
-    closed_paths: ClosedPaths,
     streams: Streams,
     datagrams: Datagrams,
     lanes: Lanes,
-    overflow: Overflow,
-    /// Scratch for the scheduler's views of paths, kept for its memory.
-    views: Vec<PathView>,
     due: Due,
     events: VecDeque<Event>,
-    started_at: Instant,
     last_received_at: Instant,
-    /// When data of the application last left or came.
-    data_at: Instant,
-    /// When everything had left that window, pacer and scheduler let out.
-    drained_at: Instant,
-    /// What streams may hold follows the paths' windows, which may have moved since it was set.
-    windows_moved: bool,
-    /// A stream packet last went in this poll's turn; datagrams and streams alternate.
-    datagram_turn: bool,
-    shedding: Shedding,
     drops: Drops,
     news: News,
     trace: Option<Box<Trace>>,
@@ -132,30 +92,19 @@ impl Session {
                 SessionPool::new(config.send_pool.clone()),
             ),
             datagrams: Datagrams::new(config.datagram_wait, Part::none_of(&config.receive_pool)),
-            lanes: Lanes::new(config.scheduler),
-            overflow: Overflow::new(now),
-            views: Vec::with_capacity(MAX_PATHS),
+            lanes: Lanes::new(now, config.scheduler),
             config,
-            rng: SecretRng::new(seed),
-            contact: Contact::Handshaking(Box::new(handshake)),
-            admission: Admission::Applying { token },
-            sent_away: false,
+            contact: Contact::Handshaking {
+                handshake: Box::new(handshake),
+                token,
+                since: now,
+            },
             ending: None,
             local,
-            peer: Parameters::default(),
-            paths: Paths::default(),
-            next_path: 0,
-            retired: Retired::default(),
-            closed_paths: ClosedPaths::default(),
+            paths: Paths::new(now, seed),
             due: Due::default(),
             events: VecDeque::new(),
-            started_at: now,
             last_received_at: now,
-            data_at: now,
-            drained_at: now,
-            windows_moved: false,
-            datagram_turn: false,
-            shedding: Shedding::new(now),
             drops: Drops::default(),
             news: News::default(),
             trace: None,
@@ -191,8 +140,10 @@ impl Session {
 
     /// Server: lets the client in, in answer to [`Event::Authorise`].
     pub fn admit(&mut self, now: Instant) {
-        if self.side == Side::Server && self.is_established() && self.admission.grant() {
-            self.due.admitted = true;
+        let is_established = self.side == Side::Server && self.is_established();
+        let agreement = self.contact.agreement_mut().filter(|_| is_established);
+        if agreement.is_some_and(|agreement| agreement.admission.grant()) {
+            self.due.admitted();
             self.events.push_back(Event::Connected);
             self.last_received_at = now;
         }
@@ -201,9 +152,10 @@ impl Session {
     /// Server: asks the client to open nothing new here, because this end is about to go down;
     /// what is open goes on [P-9.5]. Clients that do not understand it are left in peace.
     pub fn send_away(&mut self) {
-        let is_understood = self.side == Side::Server && self.peer.go_away;
-        if is_understood && self.is_connected() && !std::mem::replace(&mut self.sent_away, true) {
-            self.due.go_away = true;
+        let may_say_so = self.side == Side::Server && self.is_connected();
+        let agreement = self.contact.agreement_mut().filter(|_| may_say_so);
+        if agreement.is_some_and(|agreement| agreement.peer.go_away && agreement.send_away()) {
+            self.due.go_away();
         }
     }
 
@@ -228,7 +180,7 @@ impl Session {
             return Some(event);
         }
         // A stranger's streams are not the application's business.
-        let is_admitted = self.admission.is_granted();
+        let is_admitted = self.contact.is_admitted();
         is_admitted.then(|| self.streams.poll_event()).flatten()
     }
 
@@ -262,7 +214,7 @@ impl Session {
     /// Whether streams and datagrams flow.
     #[must_use]
     pub fn is_connected(&self) -> bool {
-        self.is_established() && self.admission.is_granted()
+        self.ending.is_none() && self.contact.is_admitted()
     }
 
     /// Whether it is over and everything has been said.
@@ -293,8 +245,7 @@ impl Session {
     /// Packets that were lost, but for those that arrived after all, over all paths it has had.
     #[must_use]
     pub fn lost_packets(&self) -> u64 {
-        let open: u64 = self.paths.iter().map(Path::lost_for_good).sum();
-        open + self.closed_paths.lost_packets
+        self.paths.lost_packets()
     }
 
     /// What it is doing.
@@ -309,7 +260,7 @@ impl Session {
                 Some(_) => SessionStatus::Closed,
             },
             paths: self.paths.iter().map(Path::snapshot).collect(),
-            closed_paths: self.closed_paths,
+            closed_paths: self.paths.closed(),
             streams: self.streams.len(),
             streams_acked: self.streams.acked(),
             receive_memory: Bytes::from(self.streams.memory()),
@@ -326,11 +277,16 @@ impl Session {
     }
 
     pub(crate) fn is_established(&self) -> bool {
-        self.ending.is_none() && self.contact.agreement().is_some()
+        self.established().is_some()
     }
 
-    pub(crate) const fn reset_token(&self) -> Option<[u8; 16]> {
-        self.peer.reset_token
+    /// What the ends have agreed on, while it lives.
+    fn established(&self) -> Option<&Agreement> {
+        self.contact.agreement().filter(|_| self.ending.is_none())
+    }
+
+    pub(crate) fn reset_token(&self) -> Option<[u8; 16]> {
+        self.contact.peer()?.reset_token
     }
 
     /// Ends it without a word: the other end has said so, or does not know it any more.
@@ -345,41 +301,32 @@ impl Session {
     fn establish(&mut self, now: Instant, agreed: Agreed) {
         let (tuple, rtt, validated) = (agreed.tuple, agreed.rtt, agreed.validated);
         self.streams.on_parameters(&agreed.parameters);
-        self.peer = agreed.parameters.clone();
         self.contact.agree(agreed, self.side == Side::Client);
-        let index = self.add_path(now, PathId(0), tuple);
-        self.next_path = 1;
+        let id = self.paths.next_id();
+        let index = self.add_path(now, id, tuple);
         self.paths[index].ask_sign_of_life();
-        self.due.hello = self.side == Side::Client;
+        if self.side == Side::Client {
+            self.due.hello();
+        }
         if validated {
             self.paths[index].activate(now, rtt);
-            self.events.push_back(Event::PathUp(PathId(0)));
+            self.events.push_back(Event::PathUp(id));
         } else {
-            self.challenge(now, index, tuple);
+            self.paths.challenge(now, index, tuple);
         }
         self.review_send_limit();
     }
 
     /// Whether paths are measured by packets of their own [P-10.1].
     fn takes_probes(&self) -> bool {
-        self.is_connected() && self.config.probes && self.peer.probes > 0
+        let takes = |it: &Agreement| it.admission.is_granted() && it.peer.probes > 0;
+        self.config.probes && self.established().is_some_and(takes)
     }
 
-    /// A stream may hold what all paths together can have on their way, twice, and what the near
-    /// ones deliver while the farthest one's is under way.
+    /// What streams may hold follows the paths' windows.
     fn review_send_limit(&mut self) {
-        let windows: Bytes = self.paths.iter().map(Path::cwnd).sum();
-        let farthest = self.paths.iter().map(|path| path.rtt().smoothed()).max();
-        let farthest = farthest.unwrap_or_default();
+        let (farthest, wanted) = self.paths.send_limit();
         self.streams.set_rtt(farthest);
-        // A fresh path's rate is a guess: none has more to show than what was acknowledged of it
-        // and what it may have in flight.
-        let delivered = |path: &Path| {
-            let most = path.totals().acked + path.cwnd();
-            path.rate().amount_in(farthest).min(most)
-        };
-        let delivered: Bytes = self.paths.iter().map(delivered).sum();
-        let wanted = windows + windows + delivered + SEND_FLOOR;
         self.streams
             .set_send_limit(wanted.min(self.config.send_memory));
     }

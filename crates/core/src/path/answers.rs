@@ -14,10 +14,6 @@ const FORGET_AFTER: Duration = Duration::from_secs(3);
 /// An acknowledgement that the other end sat on for so long says that it was not there (its machine
 /// slept), and nothing about the path's round trip.
 const ASLEEP: Duration = Duration::from_secs(1);
-/// Packets acknowledged together are at most this part of the window, so that the window keeps
-/// moving, and at most [`ACK_PACKETS_MAX`].
-const ACKS_PER_WINDOW: u64 = 8;
-const ACK_PACKETS_MAX: u64 = 32;
 
 /// What an acknowledgement's packets come to.
 #[derive(Default)]
@@ -67,16 +63,16 @@ impl Path {
         is_whole: bool,
         news: &mut News,
     ) -> Result<(), Violation> {
-        let mut settled = std::mem::take(&mut self.settled);
+        let before = news.acked.len();
         self.recovery
-            .on_ack(now, ack, |packet| settled.push(packet))?;
+            .on_ack(now, ack, |packet| news.acked.push(packet))?;
         let Answered {
             largest,
             behind,
             in_flight: in_flight_acked,
             given_up: given_up_acked,
             late,
-        } = self.on_settled(now, ack, &settled);
+        } = self.on_settled(now, ack, &news.acked[before..]);
         if let Some(sent_at) = late {
             self.on_late_answer(now, ack, sent_at);
         }
@@ -86,7 +82,7 @@ impl Path {
         {
             self.on_round_trip(now, ack, (sent_at, behind), news);
         }
-        if given_up_acked && matches!(self.state, State::Silent { .. }) {
+        if given_up_acked && matches!(self.state(), State::Silent { .. }) {
             // It was the answer that was late.
             self.on_alive(now, news);
         }
@@ -118,8 +114,6 @@ impl Path {
             self.pace(now);
             self.review_frequency();
         }
-        news.acked.append(&mut settled);
-        self.settled = settled;
         Ok(())
     }
 
@@ -132,8 +126,8 @@ impl Path {
         news: &mut News,
     ) {
         let sample = now.since(sent_at).saturating_sub(behind);
-        let delay = ack.delay.min(self.peer_ack_delay);
-        match self.may_have_waited(sent_at) {
+        let delay = ack.delay.min(self.acks.peer_delay());
+        match self.address.may_have_waited(sent_at) {
             true => self.rtt.update_doubtful(now, sample, delay),
             false => self.rtt.update(now, sample, delay),
         }
@@ -142,15 +136,16 @@ impl Path {
             news.clock_leapt = true;
             self.on_clock_leap(now);
         }
-        self.readings.on_round_trip(sample.saturating_sub(delay));
-        self.readings.on_one_way(sent_at, ack.largest_at);
+        let one_way = (sent_at, ack.largest_at);
+        self.measuring
+            .on_answer(sample.saturating_sub(delay), one_way);
     }
 
     /// What left at `sent_at` was given up too soon. Without that as a sample, a path that has
     /// become longer would be given up each time before any answer of it.
     fn on_late_answer(&mut self, now: Instant, ack: &AckFrame, sent_at: Instant) {
         if ack.delay < ASLEEP {
-            let delay = ack.delay.min(self.peer_ack_delay);
+            let delay = ack.delay.min(self.acks.peer_delay());
             self.rtt.update_doubtful(now, now.since(sent_at), delay);
         }
     }
@@ -216,12 +211,9 @@ impl Path {
     /// Something newly sent was acknowledged.
     fn on_alive(&mut self, now: Instant, news: &mut News) {
         self.recovery.on_alive();
-        self.end_excuses();
-        self.probes_due = 0;
-        if let State::Silent { since } = self.state {
-            self.state = State::Active;
+        if let Some(silence) = self.life.on_answer(now) {
             news.up = true;
-            if now.since(since) > FORGET_AFTER {
+            if silence > FORGET_AFTER {
                 self.controller.on_path_reset(now);
             }
         }
@@ -246,11 +238,8 @@ impl Path {
             if self.mtu.on_packet_lost(now, packet.size) {
                 self.on_packet_size();
             }
-            self.totals.lost += size;
-            self.totals.lost_packets += 1;
             amount += size;
-            runs += u32::from(self.latest_lost.map(PacketNumber::next) != Some(*pn));
-            self.latest_lost = Some(*pn);
+            runs += u32::from(self.totals.on_lost(*pn, size));
             newest = Some(packet);
         }
         if let Some(packet) = newest {
@@ -265,28 +254,6 @@ impl Path {
             });
             self.pace(now);
         }
-    }
-
-    /// How many packets the peer should acknowledge together; `None` while it knows.
-    fn review_frequency(&mut self) {
-        let wanted = self.ack_packets();
-        let told = self.told_frequency;
-        self.frequency_due |= wanted >= 2 * told || wanted * 2 <= told;
-    }
-
-    fn ack_packets(&self) -> u64 {
-        let packets = self.controller.cwnd().get() / self.packet_size() as u64;
-        (packets / ACKS_PER_WINDOW).clamp(2, ACK_PACKETS_MAX)
-    }
-
-    /// The frequency to ask for; considered told.
-    pub(crate) fn take_frequency(&mut self) -> (u64, Duration) {
-        self.frequency_due = false;
-        self.told_frequency = self.ack_packets();
-        (
-            self.told_frequency,
-            (self.rtt.min() / 4).max(Duration::from_millis(1)),
-        )
     }
 }
 

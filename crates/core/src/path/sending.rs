@@ -51,18 +51,12 @@ impl Path {
         let bytes = Bytes::from(size);
         self.totals.sent += bytes;
         self.totals.sent_packets += 1;
-        self.last_sent_at = now;
-        if self.tuple.socket.is_ordered() {
-            self.stream_room -= bytes;
-        }
-        if !self.validated {
-            self.unvalidated_credit -= bytes;
-        }
+        self.life.on_sent(now);
+        self.address.on_sent(bytes);
         if !ack_eliciting {
             self.recovery.on_untracked_sent();
             return;
         }
-        self.last_eliciting_at = now;
         let paced = self.paced_rate();
         if self.policies.allowed(paced) < paced {
             // Held below what the path takes: what is measured is the wish, not the path.
@@ -101,24 +95,10 @@ impl Path {
         self.pacer.set_packet(size);
     }
 
-    /// Bytes that may go to `tuple` before it has proved itself.
-    pub(crate) fn amplification_room(&self) -> Bytes {
-        if self.validated {
-            Bytes::MAX
-        } else {
-            self.unvalidated_credit
-        }
-    }
-
     /// Bytes that the window, and the byte stream beneath where there is one, still let through.
     pub(crate) fn window_room(&self) -> Bytes {
         let window = self.controller.cwnd() - self.recovery.in_flight();
-        window.min(self.stream_room)
-    }
-
-    /// The byte stream beneath takes so much more.
-    pub(crate) fn set_stream_room(&mut self, room: Bytes) {
-        self.stream_room = room;
+        window.min(self.address.stream_room())
     }
 
     /// Bytes that may leave now, by window and pacer.

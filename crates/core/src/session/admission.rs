@@ -1,11 +1,15 @@
 //! Whether the server has let the client in, and what that end shows or has shown for it.
 
+use tabane_base::Instant;
+
 /// The steps, the same at both ends.
 #[derive(Debug)]
 pub(super) enum Admission {
-    /// Client: with what it says hello. Server: with what it was said; `None` before that.
     Applying {
+        /// Client: with what it says hello. Server: with what it was said; `None` before that.
         token: Option<Vec<u8>>,
+        /// When the session began.
+        since: Instant,
     },
     Admitted,
 }
@@ -24,7 +28,7 @@ impl Admission {
     /// What the client shows.
     pub(super) fn token(&self) -> &[u8] {
         match self {
-            Self::Applying { token } => token.as_deref().unwrap_or_default(),
+            Self::Applying { token, .. } => token.as_deref().unwrap_or_default(),
             Self::Admitted => &[],
         }
     }
@@ -33,7 +37,7 @@ impl Admission {
     pub(super) fn apply(&mut self, shown: &[u8]) -> bool {
         match self {
             // Remembered, so that a repeated hello asks no second time.
-            Self::Applying { token } if token.is_none() => {
+            Self::Applying { token, .. } if token.is_none() => {
                 *token = Some(shown.to_vec());
                 true
             }

@@ -51,8 +51,8 @@ impl Session {
 
     /// Whether the other end follows classes in what it sends; older ones do not.
     #[must_use]
-    pub const fn follows_classes(&self) -> bool {
-        self.peer.classes
+    pub fn follows_classes(&self) -> bool {
+        self.contact.peer().is_some_and(|peer| peer.classes)
     }
 
     pub(super) fn on_class_changed(

@@ -45,10 +45,7 @@ impl Session {
 
     /// Whether anything else than data waits.
     fn has_control(&self) -> bool {
-        self.due.hello
-            || self.due.admitted
-            || self.due.go_away
-            || !self.due.abandon.is_empty()
+        self.due.has_any()
             || self.streams.has_control()
             || self.lanes.iter().any(|lane| lane.class.due)
             || self
@@ -68,10 +65,9 @@ impl Session {
 
     /// Streams, datagrams and control frames, on the paths the scheduler names.
     pub(super) fn send_data(&mut self, now: Instant, batch: &mut TransmitBatch) {
-        let mut views = std::mem::take(&mut self.views);
+        let mut views = self.lanes.take_views();
         self.send_scheduled(now, &mut views, batch);
-        views.clear();
-        self.views = views;
+        self.lanes.keep_views(views);
     }
 
     fn send_scheduled(
@@ -81,14 +77,14 @@ impl Session {
         batch: &mut TransmitBatch,
     ) {
         if !self.wants_to_send() && !self.lanes.ids().any(|class| self.may_reinject(class)) {
-            self.overflow.on_empty();
+            self.lanes.on_empty();
             return self.mark_app_limited(now);
         }
-        self.review_overflow(now);
+        self.lanes.review_overflow(now, &self.paths);
         if self.lanes.len() == 1 {
             let is_empty = self.serve(now, ClassId::ORDINARY, views, batch);
             if is_empty {
-                self.overflow.on_empty();
+                self.lanes.on_empty();
             }
             return;
         }
@@ -98,7 +94,7 @@ impl Session {
         }
         self.mark_app_limited(now);
         if !self.lanes.ids().any(|class| self.needs_more(class)) {
-            self.overflow.on_empty();
+            self.lanes.on_empty();
         }
     }
 
@@ -125,7 +121,7 @@ impl Session {
 
     /// Whether data of a class waits that a later priority could carry.
     fn needs_more(&self, class: ClassId) -> bool {
-        let level = Tier::Regular(self.overflow.level());
+        let level = Tier::Regular(self.lanes.level());
         let rule = &self.lanes.get(class).class.rule;
         let is_later = |path: &Path| {
             let tier = path.policies().tier();
@@ -151,12 +147,15 @@ impl Session {
             return true;
         }
         let is_alone = self.lanes.len() == 1;
-        let nearest = self.look(now, class, views);
+        let Self { lanes, paths, .. } = self;
+        let nearest = lanes.look(now, class, paths, &self.datagrams, views);
         self.look_back(now, class, views);
         let mut last = None;
         while !batch.is_full() && (is_alone || last.is_none()) {
             self.datagrams.drop_stale(now, class);
-            self.deal(now, class, views, last);
+            let sources = (&mut self.streams, &mut self.datagrams);
+            let lane = self.lanes.get_mut(class);
+            lane.deal(now, class, views, last, sources);
             if !wants(self) && !self.reinject(now, class, views, Wanted::Everything) {
                 if is_alone {
                     self.mark_app_limited(now);
@@ -176,7 +175,8 @@ impl Session {
             }
             // The other paths are as they were: time stands still here.
             if let Some(view) = views.iter_mut().find(|view| view.index == grant.index) {
-                *view = self.view(now, class, grant.index, nearest);
+                let path = (grant.index, &self.paths[grant.index]);
+                *view = self.lanes.get(class).view(now, path, nearest);
                 last = Some(view.id);
             }
         }
@@ -216,7 +216,7 @@ impl Session {
                 break;
             }
             let path = &self.paths[grant.index];
-            if path.amplification_room().get() < path.packet_size() as u64
+            if path.address().amplification_room().get() < path.packet_size() as u64
                 || !self.send_data_packet(now, class, grant, batch)
             {
                 return ControlFlow::Break(());
@@ -233,9 +233,8 @@ impl Session {
         grant: Grant,
         batch: &mut TransmitBatch,
     ) -> bool {
-        self.data_at = now;
-        let path = &mut self.paths[grant.index];
-        path.on_used(now);
+        self.paths.on_used(now, Some(grant.index));
+        let path = &self.paths[grant.index];
         let (place, size) = ((grant.index, path.tuple()), (path.packet_size(), false));
         let is_sent = self.send_packet(now, place, size, batch, |session, out, space, frames| {
             session.fill(now, class, grant, out, space, frames)

@@ -12,15 +12,18 @@ impl Session {
     /// Decides on packets until none may leave or `most` are decided on; how many that were.
     #[doc(hidden)]
     pub fn decide(&mut self, now: Instant, most: usize) -> usize {
-        let mut views = std::mem::take(&mut self.views);
-        self.review_overflow(now);
+        let mut views = self.lanes.take_views();
+        self.lanes.review_overflow(now, &self.paths);
         let class = ClassId::ORDINARY;
-        let nearest = self.look(now, class, &mut views);
+        let Self { lanes, paths, .. } = self;
+        let nearest = lanes.look(now, class, paths, &self.datagrams, &mut views);
         let mut last = None;
         let mut decided = 0;
         while decided < most {
             self.datagrams.drop_stale(now, class);
-            self.deal(now, class, &mut views, last);
+            let sources = (&mut self.streams, &mut self.datagrams);
+            let lane = self.lanes.get_mut(class);
+            lane.deal(now, class, &mut views, last, sources);
             if !self.wants_to_send() {
                 break;
             }
@@ -33,12 +36,12 @@ impl Session {
             (0..grant.packets).for_each(|_| path.pace_out(now));
             decided += grant.packets;
             if let Some(view) = views.iter_mut().find(|view| view.index == grant.index) {
-                *view = self.view(now, class, grant.index, nearest);
+                let path = (grant.index, &self.paths[grant.index]);
+                *view = self.lanes.get(class).view(now, path, nearest);
                 last = Some(view.id);
             }
         }
-        views.clear();
-        self.views = views;
+        self.lanes.keep_views(views);
         decided
     }
 }

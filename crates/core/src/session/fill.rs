@@ -5,6 +5,7 @@ use tabane_base::{Duration, Instant};
 use super::Session;
 use crate::class::ClassId;
 use crate::id::{PathId, PathIndex};
+use crate::lane::LEAD_MIN;
 use crate::recovery::{SentFrame, SentFrames};
 use crate::scheduler::{Carries, Dealing, Grant};
 use crate::stream::Place;
@@ -12,8 +13,6 @@ use crate::wire::{CLASS_MAX, Frame};
 
 /// A path counts as used by datagrams for so long after the last; the receiver says the same.
 const USED_FOR: Duration = Duration::from_secs(1);
-/// Zero says that there is no other path.
-pub(super) const LEAD_MIN: Duration = Duration::from_millis(1);
 
 impl Session {
     /// Frames of a data packet for a path, most urgent first, with data of one class.
@@ -28,11 +27,12 @@ impl Session {
     ) -> bool {
         let path = self.paths[grant.index].id();
         let (start, end) = (out.len(), out.len() + space);
-        self.fill_session_frames(end, out, frames);
+        let token = self.contact.token();
+        self.due.fill(token, end, out, frames);
         self.fill_path_frames(end, out, frames);
         self.fill_class_frames(end, out, frames);
         self.streams.fill_control(out, end - out.len(), frames);
-        self.datagram_turn = !self.datagram_turn;
+        let is_datagrams_turn = self.lanes.alternate();
         let has_pieces = grant.carries != Carries::Datagrams
             && (self.streams.has_data(class)
                 || self.lanes.get(class).distribution.has_pieces(path));
@@ -41,7 +41,7 @@ impl Session {
                 && (session.datagrams.has_data(class)
                     || session.lanes.get(class).distribution.has_copies(path))
         };
-        let datagrams_first = has_datagrams(self) && (self.datagram_turn || !has_pieces);
+        let datagrams_first = has_datagrams(self) && (is_datagrams_turn || !has_pieces);
         if datagrams_first {
             self.fill_datagrams(now, (class, grant.index), out, (end - out.len(), space));
         }
@@ -117,30 +117,6 @@ impl Session {
             distribution.fill(path, &mut self.streams, out, space, frames);
         } else {
             self.streams.fill_data(class, out, space, place, frames);
-        }
-    }
-
-    fn fill_session_frames(&mut self, end: usize, out: &mut Vec<u8>, frames: &mut SentFrames) {
-        /// PATH_ABANDON's type and path.
-        const ABANDON_MAX: usize = 1 + 8;
-        if std::mem::take(&mut self.due.hello) {
-            let token = self.admission.token();
-            Frame::Hello { token }.emit(out);
-            frames.push(SentFrame::Hello);
-        }
-        if std::mem::take(&mut self.due.admitted) {
-            Frame::Admitted.emit(out);
-            frames.push(SentFrame::Admitted);
-        }
-        if std::mem::take(&mut self.due.go_away) {
-            Frame::GoAway.emit(out);
-            frames.push(SentFrame::GoAway);
-        }
-        while out.len() + ABANDON_MAX <= end
-            && let Some(id) = self.due.abandon.pop_front()
-        {
-            Frame::PathAbandon(id).emit(out);
-            frames.push(SentFrame::PathAbandon(id));
         }
     }
 

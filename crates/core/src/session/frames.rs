@@ -8,6 +8,7 @@ use rustls::Side;
 use tabane_base::Instant;
 
 use super::Session;
+use super::contact::Agreement;
 use crate::class::ClassId;
 use crate::close::{CloseReason, PathDownReason, Violation};
 use crate::event::Event;
@@ -59,7 +60,7 @@ impl Session {
             let frame = parse_frame(&mut cursor).map_err(|_| Violation::MalformedFrame)?;
             ack_eliciting |= frame.is_ack_eliciting();
             if self.side == Side::Server
-                && !self.admission.is_granted()
+                && !self.contact.is_admitted()
                 && frame.is_for_application()
             {
                 // A stranger gets no memory for its data [P-3.6].
@@ -67,17 +68,17 @@ impl Session {
             }
             is_for_application |= frame.is_for_application();
             // Data moves nothing at its receiver; all else may make, move or end a path.
-            self.windows_moved |= !matches!(frame, Frame::Stream { .. } | Frame::Padding);
+            if !matches!(frame, Frame::Stream { .. } | Frame::Padding) {
+                self.paths.on_moved();
+            }
             self.handle_frame(arrival, frame)?;
             if !self.is_established() {
                 break;
             }
         }
         if is_for_application {
-            self.data_at = arrival.now;
-            if let Some(path) = self.path_mut(arrival.id) {
-                path.on_used(arrival.now);
-            }
+            let path = self.paths.index_of(arrival.id);
+            self.paths.on_used(arrival.now, path);
         }
         Ok(ack_eliciting)
     }
@@ -119,18 +120,18 @@ impl Session {
                 packets,
                 delay,
             } => {
-                if let Some(path) = self.path_mut(path) {
+                if let Some(path) = self.paths.get_mut(path) {
                     path.on_frequency(packets, delay);
                 }
             }
             Frame::PathPolicy { path, number, wish } => {
-                if let Some(path) = self.path_mut(path) {
+                if let Some(path) = self.paths.get_mut(path) {
                     path.on_policy(now, number, wish);
                 }
             }
             Frame::Probe(probe) => self.handle_probe(arrival, probe),
             Frame::ProbeReport { path, report } => {
-                if let Some(path) = self.path_mut(path) {
+                if let Some(path) = self.paths.get_mut(path) {
                     path.on_probe_report(now, report);
                 }
             }
@@ -155,7 +156,7 @@ impl Session {
 
     #[cold]
     fn handle_ping(&mut self, arrival: &Arrival) {
-        if let Some(path) = self.path_mut(arrival.id) {
+        if let Some(path) = self.paths.get_mut(arrival.id) {
             path.on_ping(arrival.now);
         }
     }
@@ -174,14 +175,15 @@ impl Session {
     }
 
     fn handle_challenge(&mut self, arrival: &Arrival, data: [u8; 8]) {
-        if let Some(path) = self.path_mut(arrival.id) {
-            path.on_question(data, arrival.tuple, arrival.size);
+        if let Some(path) = self.paths.get_mut(arrival.id) {
+            path.address_mut()
+                .on_question(data, arrival.tuple, arrival.size);
         }
     }
 
     fn handle_probe(&mut self, arrival: &Arrival, probe: Probe) {
         if self.takes_probes()
-            && let Some(path) = self.path_mut(arrival.id)
+            && let Some(path) = self.paths.get_mut(arrival.id)
         {
             path.on_probe(arrival.now, probe, arrival.size);
         }
@@ -194,7 +196,7 @@ impl Session {
     }
 
     pub(super) fn on_datagram(&mut self, told: bool) {
-        if told && self.admission.is_granted() {
+        if told && self.contact.is_admitted() {
             self.events.push_back(Event::DatagramsReadable);
         }
     }
@@ -217,9 +219,9 @@ impl Session {
     }
 
     fn handle_abandon(&mut self, now: Instant, id: PathId) -> Result<(), Violation> {
-        match self.path_index(id) {
+        match self.paths.index_of(id) {
             Some(index) => self.remove_path(now, index, PathDownReason::Closed),
-            None => self.retired.insert(id)?,
+            None => self.paths.retire(id)?,
         }
         Ok(())
     }
@@ -228,11 +230,13 @@ impl Session {
         if self.side == Side::Client {
             return Err(Violation::WrongSide);
         }
-        if self.admission.is_granted() {
-            self.due.admitted = true;
-        } else if let Some(key) = self.peer_key()
-            && self.admission.apply(token)
-        {
+        let Some(agreement) = self.contact.agreement_mut() else {
+            return Ok(());
+        };
+        if agreement.admission.is_granted() {
+            self.due.admitted();
+        } else if agreement.admission.apply(token) {
+            let key = agreement.peer_key;
             let token = (!token.is_empty()).then(|| token.to_vec());
             self.events.push_back(Event::Authorise { key, token });
         }
@@ -243,7 +247,8 @@ impl Session {
         if self.side == Side::Server {
             return Err(Violation::WrongSide);
         }
-        if !std::mem::replace(&mut self.sent_away, true) {
+        let agreement = self.contact.agreement_mut();
+        if agreement.is_some_and(Agreement::send_away) {
             self.events.push_back(Event::SentAway);
         }
         Ok(())
@@ -253,7 +258,8 @@ impl Session {
         if self.side == Side::Server {
             return Err(Violation::WrongSide);
         }
-        if self.admission.grant() {
+        let agreement = self.contact.agreement_mut();
+        if agreement.is_some_and(|agreement| agreement.admission.grant()) {
             self.events.push_back(Event::Connected);
             // What overtook the admission.
             let told = self.datagrams.has_received();

@@ -3,7 +3,7 @@
 //! Owns that nothing of a path's is lost with it. What a path is doing is its own affair.
 
 use rustls::Side;
-use tabane_base::{Bytes, Instant, Seed};
+use tabane_base::{Bytes, Instant};
 use thiserror::Error;
 
 use super::Session;
@@ -11,7 +11,6 @@ use crate::close::{CloseReason, PathDownReason};
 use crate::config::MAX_PATHS;
 use crate::event::Event;
 use crate::id::{FourTuple, PathId, PathIndex, SocketId};
-use crate::path::Path;
 use crate::policy::{MAX_PRIORITY, PathPolicy};
 
 /// Why a path command cannot be carried out.
@@ -40,17 +39,17 @@ impl Session {
     /// # Errors
     /// When the session is not connected, or has as many paths as it may.
     pub fn open_path(&mut self, now: Instant, tuple: FourTuple) -> Result<PathId, PathError> {
-        if self.side == Side::Server || !self.is_connected() {
+        let may_open = self.side == Side::Client && self.is_connected();
+        let Some(peer) = self.contact.peer().filter(|_| may_open) else {
             return Err(PathError::NotConnected);
-        }
-        let allowed = MAX_PATHS.min(self.peer.paths as usize);
+        };
+        let allowed = MAX_PATHS.min(peer.paths as usize);
         if self.paths.len() >= allowed {
             return Err(PathError::LimitReached);
         }
-        let id = PathId(self.next_path);
-        self.next_path += 1;
+        let id = self.paths.next_id();
         let index = self.add_path(now, id, tuple);
-        self.challenge(now, index, tuple);
+        self.paths.challenge(now, index, tuple);
         Ok(id)
     }
 
@@ -59,8 +58,8 @@ impl Session {
     /// # Errors
     /// When there is no such path.
     pub fn close_path(&mut self, now: Instant, id: PathId) -> Result<(), PathError> {
-        let index = self.path_index(id).ok_or(PathError::Unknown)?;
-        self.due.abandon.push_back(id);
+        let index = self.paths.index_of(id).ok_or(PathError::Unknown)?;
+        self.due.abandon(id);
         self.remove_path(now, index, PathDownReason::Closed);
         Ok(())
     }
@@ -87,7 +86,7 @@ impl Session {
             metered: policy.metered && !self.config.probe_metered,
             ..policy
         };
-        let index = self.path_index(id).ok_or(PathError::Unknown)?;
+        let index = self.paths.index_of(id).ok_or(PathError::Unknown)?;
         self.paths[index].set_policy(now, policy);
         Ok(())
     }
@@ -111,7 +110,7 @@ impl Session {
         id: PathId,
         trains: u32,
     ) -> Result<(), PathError> {
-        let index = self.path_index(id).ok_or(PathError::Unknown)?;
+        let index = self.paths.index_of(id).ok_or(PathError::Unknown)?;
         self.paths[index].request_probes(trains);
         Ok(())
     }
@@ -122,7 +121,7 @@ impl Session {
             handshake.drop_socket(socket);
         }
         while let Some(index) = self.paths.position(|p| p.tuple().socket == socket) {
-            self.due.abandon.push_back(self.paths[index].id());
+            self.due.abandon(self.paths[index].id());
             self.remove_path(now, index, PathDownReason::InterfaceGone);
         }
     }
@@ -132,7 +131,8 @@ impl Session {
     pub fn set_stream_rooms(&mut self, room: impl Fn(SocketId) -> Bytes) {
         for path in self.paths.iter_mut() {
             if path.tuple().socket.is_ordered() {
-                path.set_stream_room(room(path.tuple().socket));
+                let room = room(path.tuple().socket);
+                path.address_mut().set_stream_room(room);
             }
         }
     }
@@ -144,43 +144,29 @@ impl Session {
     }
 
     /// # Panics
-    /// Where the session has, or had, a path of this number.
+    /// Where the session has, or had, a path of this number, or has no keys.
     pub(super) fn add_path(&mut self, now: Instant, id: PathId, tuple: FourTuple) -> PathIndex {
-        let is_new = !self.retired.knows(id) && self.path_index(id).is_none();
-        assert!(is_new, "nonces are made of a path's number");
-        let size = self.config.max_udp_payload.min(self.peer.max_udp_payload);
-        let seed = Seed(self.rng.next_u64());
-        let mut path = Path::new(now, id, tuple, self.config.controller, size, seed);
-        path.set_peer_ack_delay(self.peer.max_ack_delay);
-        self.windows_moved = true;
-        self.paths.push(path)
+        let peer = self
+            .contact
+            .peer()
+            .expect("paths begin once there are keys");
+        let size = self.config.max_udp_payload.min(peer.max_udp_payload);
+        let controller = self.config.controller;
+        let index = self.paths.add(now, (id, tuple), controller, size);
+        self.paths[index].set_peer_ack_delay(peer.max_ack_delay);
+        index
     }
 
     pub(super) fn remove_path(&mut self, now: Instant, index: PathIndex, reason: PathDownReason) {
         let mut news = std::mem::take(&mut self.news);
         self.paths[index].give_up_in_flight(now, &mut news);
-        let path = self.paths.remove(index);
-        self.closed_paths.add(&path.snapshot());
-        self.windows_moved = true;
-        let retired = self.retired.insert(path.id());
+        let id = self.paths[index].id();
+        let retired = self.paths.remove(index);
         self.settle(&mut news);
         self.news = news;
-        self.events.push_back(Event::PathDown(path.id(), reason));
+        self.events.push_back(Event::PathDown(id, reason));
         if let Err(violation) = retired {
             self.close(now, CloseReason::ProtocolViolation(violation));
         }
-    }
-
-    pub(super) fn path_mut(&mut self, id: PathId) -> Option<&mut Path> {
-        self.paths.iter_mut().find(|path| path.id() == id)
-    }
-
-    pub(super) fn path_index(&self, id: PathId) -> Option<PathIndex> {
-        self.paths.position(|path| path.id() == id)
-    }
-
-    pub(super) fn challenge(&mut self, now: Instant, index: PathIndex, tuple: FourTuple) {
-        let data = self.rng.bytes();
-        self.paths[index].challenge(now, tuple, data);
     }
 }

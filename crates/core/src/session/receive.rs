@@ -9,10 +9,9 @@ use tabane_base::Instant;
 use super::Session;
 use super::frames::Arrival;
 use crate::close::CloseReason;
-use crate::config::MAX_PATHS;
 use crate::drops::DropReason;
 use crate::handshake::Refusal;
-use crate::id::{FourTuple, PacketNumber, PathId, PathIndex};
+use crate::id::{FourTuple, PacketNumber, PathIndex};
 use crate::path::State;
 use crate::stream::Refused;
 use crate::trace::{Traced, traced_frames};
@@ -94,14 +93,17 @@ impl Session {
         if !self.is_established() {
             return Err(DropReason::TooEarly);
         }
-        let known = self.path_index(header.path);
-        if known.is_none() && !self.may_appear(header.path) {
+        let known = self.paths.index_of(header.path);
+        let may_appear = || self.side == Side::Server && self.paths.may_appear(header.path);
+        if known.is_none() && !may_appear() {
             return Err(DropReason::NoSuchPath);
         }
         let Some(keys) = self.contact.keys_mut() else {
             return Err(DropReason::TooEarly);
         };
-        let mut phase = known.map(|i| self.paths[i].key_phase()).unwrap_or_default();
+        let mut phase = known
+            .map(|i| self.paths[i].received().key_phase())
+            .unwrap_or_default();
         let largest = known.and_then(|i| self.paths[i].received().largest());
         let size = packet.len();
         let opened = keys.open(now, packet, header, largest, &mut phase)?;
@@ -114,7 +116,10 @@ impl Session {
         }
         if let Some(refusal) = self.refuses(payload) {
             let is_told = match refusal {
-                Refused::Early => self.peer.receive_memory.is_some(),
+                Refused::Early => {
+                    let peer = self.contact.peer();
+                    peer.is_some_and(|peer| peer.receive_memory.is_some())
+                }
                 Refused::Unread(stream) => self.streams.hold(stream),
             };
             self.paths[path].on_shed(now, is_told.then_some(opened.pn));
@@ -161,21 +166,16 @@ impl Session {
         match self.handle_frames(arrival, payload) {
             Ok(ack_eliciting) => {
                 // A frame may have closed the path.
-                if let Some(path) = self.path_index(id) {
+                if let Some(path) = self.paths.index_of(id) {
                     self.paths[path].on_read(now, pn, ack_eliciting);
                     self.review_address(now, path, tuple, is_newest);
                 }
-                if std::mem::take(&mut self.windows_moved) {
+                if self.paths.take_moved() {
                     self.review_send_limit();
                 }
             }
             Err(violation) => self.close(now, CloseReason::ProtocolViolation(violation)),
         }
-    }
-
-    /// Whether a path that is not known yet may begin with this packet.
-    fn may_appear(&self, id: PathId) -> bool {
-        self.side == Side::Server && self.paths.len() < MAX_PATHS && self.retired.may_begin(id)
     }
 
     /// Whether there is no memory for data [P-6.6]. Nothing of such a packet is taken in, so the
@@ -220,10 +220,10 @@ impl Session {
         let Self { paths, .. } = self;
         let opening = matches!(paths[path].state(), State::Opening { .. });
         if opening || is_newest && paths[path].tuple() != tuple {
-            self.challenge(now, path, tuple);
-        } else if is_newest && paths[path].is_validated() {
+            self.paths.challenge(now, path, tuple);
+        } else if is_newest && paths[path].address().is_validated() {
             // The old address is in use after all.
-            paths[path].forget_challenge();
+            paths[path].address_mut().forget_challenge();
         }
     }
 }

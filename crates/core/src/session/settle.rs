@@ -4,7 +4,7 @@
 //! Owns the order of these calls. What an acknowledgement means for a path is the path's affair,
 //! what a lost frame means its owner's.
 
-use tabane_base::{Bytes, Instant, Rate};
+use tabane_base::{Bytes, Instant};
 
 use super::Session;
 use crate::close::Violation;
@@ -17,7 +17,7 @@ use crate::wire::AckFrame;
 impl Session {
     pub(super) fn handle_ack(&mut self, now: Instant, ack: &AckFrame) -> Result<(), Violation> {
         // For a path that was closed meanwhile there is nothing left to settle.
-        let Some(index) = self.path_index(ack.path) else {
+        let Some(index) = self.paths.index_of(ack.path) else {
             return Ok(());
         };
         let reverse = self.reverse_mean();
@@ -30,7 +30,7 @@ impl Session {
 
     /// To congestion control they arrived; what they carried has to go again.
     pub(super) fn handle_shed(&mut self, now: Instant, shed: &AckFrame) -> Result<(), Violation> {
-        let Some(index) = self.path_index(shed.path) else {
+        let Some(index) = self.paths.index_of(shed.path) else {
             return Ok(());
         };
         let reverse = self.reverse_mean();
@@ -54,32 +54,9 @@ impl Session {
         self.apply(now, index, &mut news);
         self.news = news;
         if let Some(sent_at) = newest {
-            self.rest_farthest(now, sent_at, bytes);
+            self.paths.rest_farthest(now, sent_at, bytes);
         }
         result
-    }
-
-    /// The peer has too little memory for all paths: the farthest rests.
-    fn rest_farthest(&mut self, now: Instant, sent_at: Instant, shed: Bytes) {
-        let awake = || {
-            let active = self.paths.active();
-            active.filter(|(_, path)| !path.rests(now))
-        };
-        let farthest = awake().max_by_key(|(_, path)| path.rtt().smoothed());
-        let Some((index, path)) = farthest else {
-            return;
-        };
-        let round_trip = path.rtt().smoothed();
-        let arrived = self.paths.iter().map(|path| path.totals().acked).sum();
-        let others = awake().filter(|(other, _)| *other != index);
-        let others = others.map(|(_, path)| path.rate().as_bps());
-        let others = Rate::from_bps(others.fold(0, u64::saturating_add));
-        let too_much = self
-            .shedding
-            .on_shed(now, round_trip, (sent_at, shed), arrived, others);
-        if too_much {
-            self.paths[index].begin_rest(now, round_trip);
-        }
     }
 
     /// The mean one-way time from the peer over all active paths, less the clocks' offset.
@@ -95,7 +72,7 @@ impl Session {
 
     /// Settles what a path reports of its packets and of itself.
     pub(super) fn apply(&mut self, now: Instant, index: PathIndex, news: &mut News) {
-        self.windows_moved = true;
+        self.paths.on_moved();
         let id = self.paths[index].id();
         if let Some(trace) = &mut self.trace {
             trace.record_news(now, &self.paths[index], news);
@@ -151,13 +128,13 @@ impl Session {
 
     pub(super) fn on_frame_lost(&mut self, frame: SentFrame) {
         match frame {
-            SentFrame::Hello => self.due.hello = true,
-            SentFrame::Admitted => self.due.admitted = true,
-            SentFrame::GoAway => self.due.go_away = true,
-            SentFrame::PathAbandon(id) => self.due.abandon.push_back(id),
+            SentFrame::Hello => self.due.hello(),
+            SentFrame::Admitted => self.due.admitted(),
+            SentFrame::GoAway => self.due.go_away(),
+            SentFrame::PathAbandon(id) => self.due.abandon(id),
             SentFrame::Class(id) => self.lanes.get_mut(id).class.due = true,
             SentFrame::PathPolicy(id) => {
-                if let Some(index) = self.path_index(id) {
+                if let Some(index) = self.paths.index_of(id) {
                     self.paths[index].repeat_policy();
                 }
             }

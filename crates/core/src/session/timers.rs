@@ -15,12 +15,12 @@ pub(super) fn next(session: &Session) -> Option<(Instant, TimerReason)> {
     {
         soonest.offer(handshake.timer(), TimerReason::Handshake);
     }
-    if !session.is_established() {
+    let Some(agreement) = session.established() else {
         return soonest.0;
-    }
-    soonest.offer(session.idle_at(), TimerReason::Idle);
-    let agreement = session.contact.agreement();
-    if let Some(at) = agreement.and_then(|agreement| agreement.keys.discard_at()) {
+    };
+    let idle_at = agreement.idle_at(session.last_received_at, &session.config);
+    soonest.offer(idle_at, TimerReason::Idle);
+    if let Some(at) = agreement.keys.discard_at() {
         soonest.offer(at, TimerReason::KeyDiscard);
     }
     if let Some(at) = session.datagrams.expires_at() {
@@ -29,21 +29,21 @@ pub(super) fn next(session: &Session) -> Option<(Instant, TimerReason)> {
     let wants_to_send = session.wants_to_send();
     for path in session.paths.iter() {
         if let Some(at) = path.ack_due_at()
-            && (path.is_validated() || session.ack_carrier().is_some())
+            && (path.address().is_validated() || session.ack_carrier().is_some())
         {
             soonest.offer(at, TimerReason::Ack);
         }
         if let Some(at) = path.loss_timer() {
             soonest.offer(at, TimerReason::LossDetection(path.id()));
         }
-        if let Some(at) = path.challenge_at() {
+        if let Some(at) = path.address().challenge_at() {
             soonest.offer(at, TimerReason::Validation(path.id()));
         }
         if let Some(at) = path.keep_alive_at(session.config.keep_alive) {
             soonest.offer(at, TimerReason::KeepAlive(path.id()));
         }
         if session.takes_probes()
-            && let Some(at) = path.probe_at(session.data_at)
+            && let Some(at) = path.probe_at(session.paths.data_at())
         {
             soonest.offer(at, TimerReason::Probe(path.id()));
         }
@@ -53,7 +53,8 @@ pub(super) fn next(session: &Session) -> Option<(Instant, TimerReason)> {
         let window_open = path.window_room().get() >= path.packet_size() as u64;
         // What had its chance already waits for other news: the scheduler holds it back.
         let paced_at = path.paced_at();
-        if wants_to_send && path.is_active() && window_open && paced_at > session.drained_at {
+        if wants_to_send && path.is_active() && window_open && paced_at > session.lanes.drained_at()
+        {
             soonest.offer(paced_at, TimerReason::Pacing(path.id()));
         }
     }
@@ -79,11 +80,11 @@ pub(super) fn handle(session: &mut Session, now: Instant) {
     {
         return session.end(CloseReason::HandshakeTimeout);
     }
-    if !session.is_established() {
+    let Some(agreement) = session.established() else {
         return;
-    }
-    if session.idle_at() <= now {
-        let reason = match session.admission.is_granted() {
+    };
+    if agreement.idle_at(session.last_received_at, &session.config) <= now {
+        let reason = match agreement.admission.is_granted() {
             true => CloseReason::IdleTimeout,
             false => CloseReason::HandshakeTimeout,
         };
@@ -103,14 +104,6 @@ pub(super) fn handle(session: &mut Session, now: Instant) {
 }
 
 impl Session {
-    fn idle_at(&self) -> Instant {
-        if self.admission.is_granted() {
-            self.last_received_at + self.config.idle_timeout.min(self.peer.idle_timeout)
-        } else {
-            self.started_at + self.config.handshake_timeout
-        }
-    }
-
     fn handle_path_timers(&mut self, now: Instant, index: PathIndex) {
         let others = self.paths.is_other_active(index);
         let path = &mut self.paths[index];

@@ -69,7 +69,7 @@ impl Session {
         }
         self.send_data(now, batch);
         if !batch.is_full() {
-            self.drained_at = now;
+            self.lanes.on_drained(now);
         }
         for index in self.paths.indices() {
             self.send_mtu_probe(now, index, batch);
@@ -137,7 +137,7 @@ impl Session {
     /// Challenges that are due and answers that are owed.
     fn send_validation(&mut self, now: Instant, index: PathIndex, batch: &mut TransmitBatch) {
         let path = &mut self.paths[index];
-        if let Some(response) = path.take_response() {
+        if let Some(response) = path.address_mut().take_response() {
             let (size, padded) = validation_size(path, response.to);
             let size = (size, padded && response.is_full);
             // A peer that asks without end must not make us remember without end.
@@ -149,9 +149,9 @@ impl Session {
             self.send_packet(now, (index, response.to), size, batch, fill);
         }
         let path = &mut self.paths[index];
-        if let Some(challenge) = path.take_challenge(now) {
+        if let Some(challenge) = path.address_mut().take_challenge(now) {
             // Whose address it is may not be known to be ours to speak to.
-            if self.side == Side::Server && !path.may_challenge(challenge.tuple) {
+            if self.side == Side::Server && !path.address().may_challenge(challenge.tuple) {
                 return;
             }
             let size = validation_size(path, challenge.tuple);
@@ -173,9 +173,7 @@ impl Session {
         let path = &mut self.paths[index];
         let place = (index, path.tuple());
         let size = (path.packet_size(), false);
-        let rng = &mut self.rng;
-        let asked = path.take_round_trip(now, || rng.bytes());
-        if let Some(data) = asked {
+        if let Some(data) = self.paths.take_round_trip(now, index) {
             self.send_packet(now, place, size, batch, |_, out, _, _| {
                 let end = out.len() + QUESTION_SIZE;
                 Frame::PathChallenge(data).emit(out);
@@ -317,7 +315,7 @@ impl Session {
     /// proved itself no more than three times what came from there (RFC 9000 §8.1). Active paths
     /// have proved theirs.
     fn may_carry_acks(&self, path: &Path) -> bool {
-        let room = path.amplification_room().get();
+        let room = path.address().amplification_room().get();
         self.side == Side::Client || room >= ACK_PACKET_MAX as u64
     }
 
@@ -326,7 +324,7 @@ impl Session {
         let is_due = self.takes_probes()
             && !batch.is_full()
             && self.paths[index]
-                .probe_at(self.data_at)
+                .probe_at(self.paths.data_at())
                 .is_some_and(|at| at <= now);
         if is_due {
             self.send_train_now(now, index, batch);
@@ -405,6 +403,6 @@ impl Session {
 /// packets of the least size, unless too little came from there for that.
 fn validation_size(path: &Path, to: FourTuple) -> (usize, bool) {
     let known = to == path.tuple();
-    let padded = known && path.amplification_room().get() >= BASE_SIZE.into();
+    let padded = known && path.address().amplification_room().get() >= BASE_SIZE.into();
     (BASE_SIZE.into(), padded)
 }

@@ -7,7 +7,7 @@
 
 use tabane_base::{Duration, Instant};
 
-use super::Path;
+use crate::path::Path;
 use crate::rtt::{INITIAL_RTT, RttEstimator};
 
 /// Questions are at least so far apart, and an answer that takes longer is not waited for.
@@ -57,18 +57,19 @@ impl RoundTrip {
 impl Path {
     /// Something for the application leaves or has come.
     pub(crate) fn on_used(&mut self, now: Instant) {
-        self.round_trip.used_at = Some(now);
+        self.measuring.round_trip.used_at = Some(now);
     }
 
     /// Has the round trip measured, if it is time and the path is in use. `true` where that makes
     /// something to send.
     pub(crate) fn measure_round_trip(&mut self, now: Instant) -> bool {
-        let was_asked_at = self.round_trip.asked.map(|(_, at)| at);
+        let was_asked_at = self.measuring.round_trip.asked.map(|(_, at)| at);
         let is_time = was_asked_at.is_none_or(|at| at + INTERVAL <= now);
-        let used_at = self.round_trip.used_at;
+        let used_at = self.measuring.round_trip.used_at;
         let is_busy = used_at.is_some_and(|at| at + BUSY_FOR >= now);
-        self.round_trip.is_due |= is_time && is_busy && self.is_active() && self.validated;
-        self.round_trip.is_due
+        let may_ask = self.is_active() && self.address.is_validated();
+        self.measuring.round_trip.is_due |= is_time && is_busy && may_ask;
+        self.measuring.round_trip.is_due
     }
 
     /// Whether a question is due; `data` is what it asks.
@@ -77,20 +78,20 @@ impl Path {
         now: Instant,
         data: impl FnOnce() -> [u8; 8],
     ) -> Option<[u8; 8]> {
-        if !std::mem::take(&mut self.round_trip.is_due) {
+        if !std::mem::take(&mut self.measuring.round_trip.is_due) {
             return None;
         }
         let data = data();
-        self.round_trip.asked = Some((data, now));
+        self.measuring.round_trip.asked = Some((data, now));
         Some(data)
     }
 
     /// An answer to a question of [`Self::take_round_trip`], perhaps.
-    pub(super) fn on_round_trip_answer(&mut self, now: Instant, data: [u8; 8]) {
-        if let Some((asked, at)) = self.round_trip.asked
+    pub(in crate::path) fn on_round_trip_answer(&mut self, now: Instant, data: [u8; 8]) {
+        if let Some((asked, at)) = self.measuring.round_trip.asked
             && asked == data
         {
-            self.round_trip.on_sample(now, now.since(at));
+            self.measuring.round_trip.on_sample(now, now.since(at));
         }
     }
 }

@@ -2,29 +2,33 @@
 
 use tabane_base::{Bytes, Duration, Instant, Rate};
 
-use super::Session;
-use super::fill::LEAD_MIN;
+use super::{Lane, Lanes};
 use crate::class::{ClassId, ClassRule};
+use crate::datagrams::Datagrams;
 use crate::id::{PathId, PathIndex};
-use crate::lane::Lane;
 use crate::overflow::Supply;
-use crate::path::Path;
+use crate::path::{Path, Paths};
 use crate::policy::{MAX_PRIORITY, Tier};
 use crate::scheduler::{Dealing, PathView};
+use crate::stream::Streams;
 use crate::wire::TAG_LEN;
+
+/// How much sooner one path brings something than another, at the least: zero says that there is no
+/// other path.
+pub(crate) const LEAD_MIN: Duration = Duration::from_millis(1);
 
 /// What delays are counted from: the path that arrives first, and half its round trip.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Nearest {
+pub(crate) struct Nearest {
     forward: Option<i64>,
     delay: Duration,
 }
 
-impl Session {
+impl Lanes {
     /// Up to which tier a class uses its paths: the first that has an active one, or as many
     /// priorities as the demand needs.
-    fn last_tier(&self, rule: &ClassRule) -> Option<Tier> {
-        let active = self.paths.iter().filter(|path| path.is_active());
+    fn last_tier(&self, rule: &ClassRule, paths: &Paths) -> Option<Tier> {
+        let active = paths.iter().filter(|path| path.is_active());
         let active = active.filter(|path| rule.allows(path.id()));
         let first = active.map(|path| path.policies().tier()).min()?;
         Some(first.max(match first {
@@ -35,9 +39,9 @@ impl Session {
     }
 
     /// Reviews which priorities the demand needs.
-    pub(super) fn review_overflow(&mut self, now: Instant) {
+    pub(crate) fn review_overflow(&mut self, now: Instant, paths: &Paths) {
         let priorities = || {
-            let active = self.paths.iter().filter(|path| path.is_active());
+            let active = paths.iter().filter(|path| path.is_active());
             active.filter_map(|path| match path.policies().tier() {
                 Tier::Regular(priority) => Some((priority, path)),
                 Tier::Backup | Tier::LastResort => None,
@@ -55,7 +59,7 @@ impl Session {
             next: numbers().filter(|priority| *priority > level).min(),
             previous: numbers().filter(|priority| *priority < level).max(),
             rate_before: Rate::from_bps(rates.fold(0, u64::saturating_add)),
-            sent: self.paths.iter().map(|path| path.totals().sent).sum(),
+            sent: paths.iter().map(|path| path.totals().sent).sum(),
         };
         if supply.next.is_some() || supply.previous.is_some() || first > self.overflow.level() {
             self.overflow.update(now, &supply);
@@ -63,8 +67,15 @@ impl Session {
     }
 
     /// The paths that a class may use.
-    pub(super) fn look(&self, now: Instant, class: ClassId, views: &mut Vec<PathView>) -> Nearest {
-        let active = || self.paths.active();
+    pub(crate) fn look(
+        &self,
+        now: Instant,
+        class: ClassId,
+        paths: &Paths,
+        datagrams: &Datagrams,
+        views: &mut Vec<PathView>,
+    ) -> Nearest {
+        let active = || paths.active();
         let nearest = Nearest {
             forward: active().filter_map(|(_, path)| path.forward_delay()).min(),
             delay: active()
@@ -73,26 +84,28 @@ impl Session {
                 .unwrap_or_default()
                 / 2,
         };
-        let rule = &self.lanes.get(class).class.rule;
-        let last = self.last_tier(rule);
+        let lane = self.get(class);
+        let rule = &lane.class.rule;
+        let last = self.last_tier(rule, paths);
         let allowed = |path: &Path| Some(path.policies().tier()) <= last && rule.allows(path.id());
         let in_tier = || active().filter(|(_, path)| allowed(path));
         let all_rest = in_tier().all(|(_, path)| path.rests(now));
-        let wanted = all_rest || self.datagrams.has_data(class);
+        let wanted = all_rest || datagrams.has_data(class);
         let usable = in_tier().filter(|(_, path)| wanted || !path.rests(now));
         views.clear();
-        views.extend(usable.map(|(index, _)| self.view(now, class, index, nearest)));
+        views.extend(usable.map(|it| lane.view(now, it, nearest)));
         nearest
     }
+}
 
-    pub(super) fn view(
+impl Lane {
+    /// What the scheduler sees of a path.
+    pub(crate) fn view(
         &self,
         now: Instant,
-        class: ClassId,
-        index: PathIndex,
+        (index, path): (PathIndex, &Path),
         nearest: Nearest,
     ) -> PathView {
-        let path = &self.paths[index];
         let packet = Bytes::from(path.packet_size());
         let paced = path.paced_at().since(now);
         let blocked = path.window_room() < packet;
@@ -128,45 +141,50 @@ impl Session {
             late: path.late(),
             packet,
             sent_ago: now.since(path.last_sent_at()),
-            listed: self.lanes.get(class).distribution.listed(path.id()),
+            listed: self.distribution.listed(path.id()),
         }
     }
 
-    // Dealing out in advance.
-
     /// Sets data aside for paths, if the scheduler wants that. `last` is the path that has sent
     /// since it was done before in this turn: no other has changed.
-    pub(super) fn deal(
+    pub(crate) fn deal(
         &mut self,
         now: Instant,
         class: ClassId,
         views: &mut [PathView],
         last: Option<PathId>,
+        (streams, datagrams): (&mut Streams, &mut Datagrams),
     ) {
-        let Self { lanes, streams, .. } = self;
-        let lane = lanes.get_mut(class);
-        let dealing = lane.scheduler.dealing();
+        let dealing = self.scheduler.dealing();
         if dealing == Dealing::AtOnce || views.is_empty() {
             return;
         }
         if last.is_none() {
             let is_usable = |path: PathId| views.iter().any(|view| view.id == path);
-            lane.distribution.retain(streams, is_usable);
+            self.distribution.retain(streams, is_usable);
         }
         match dealing {
             Dealing::AtOnce => {}
-            Dealing::Ahead => self.deal_ahead(class, views, last),
-            Dealing::Everywhere => self.deal_everywhere(now, class, views, last),
+            Dealing::Ahead => self.deal_ahead(class, views, last, streams),
+            Dealing::Everywhere => {
+                self.forget_arrived(views, last, streams);
+                self.set_copies_aside(now, class, views, streams, datagrams);
+            }
         }
     }
 
-    fn deal_ahead(&mut self, class: ClassId, views: &mut [PathView], last: Option<PathId>) {
-        let Self { lanes, streams, .. } = self;
-        let Lane {
+    fn deal_ahead(
+        &mut self,
+        class: ClassId,
+        views: &mut [PathView],
+        last: Option<PathId>,
+        streams: &mut Streams,
+    ) {
+        let Self {
             scheduler,
             distribution,
             ..
-        } = lanes.get_mut(class);
+        } = self;
         // What was lost is needed first, and has to go in front of what was dealt before.
         let must_deal_again =
             last.is_none() && scheduler.must_deal_again(views) || streams.has_waiting(class);
@@ -183,16 +201,14 @@ impl Session {
         }
     }
 
-    /// A path with room that has sent everything set aside for it gets more, and with it all do.
-    fn deal_everywhere(
+    /// Forgets what was set aside and has arrived, by whatever path.
+    fn forget_arrived(
         &mut self,
-        now: Instant,
-        class: ClassId,
         views: &mut [PathView],
         last: Option<PathId>,
+        streams: &mut Streams,
     ) {
-        let Self { lanes, streams, .. } = self;
-        let distribution = &mut lanes.get_mut(class).distribution;
+        let distribution = &mut self.distribution;
         // What arrives is known between turns only; but what a path sent brings up the next piece.
         let is_changed = |path: PathId| last.is_none_or(|last| last == path);
         // A path that joins is to bring what was dealt before it came, too: the others may be slow.
@@ -202,19 +218,21 @@ impl Session {
         for view in views.iter_mut().filter(|view| is_changed(view.id)) {
             view.listed = distribution.drop_arrived(view.id, streams);
         }
-        if self.streams.has_data(class) || self.datagrams.has_data(class) {
-            self.set_copies_aside(now, class, views);
-        }
     }
 
-    fn set_copies_aside(&mut self, now: Instant, class: ClassId, views: &mut [PathView]) {
-        let Self {
-            lanes,
-            streams,
-            datagrams,
-            ..
-        } = self;
-        let distribution = &mut lanes.get_mut(class).distribution;
+    /// A path with room that has sent everything set aside for it gets more, and with it all do.
+    fn set_copies_aside(
+        &mut self,
+        now: Instant,
+        class: ClassId,
+        views: &mut [PathView],
+        streams: &mut Streams,
+        datagrams: &mut Datagrams,
+    ) {
+        if !streams.has_data(class) && !datagrams.has_data(class) {
+            return;
+        }
+        let distribution = &mut self.distribution;
         let least = views
             .iter()
             .map(|view| space(view.packet))
