@@ -2,7 +2,8 @@
 //!
 //! All that core does for it, from the first Initial until the client knows that it is let in; and
 //! beside it the cryptography that no TLS with keys at both ends can leave out: a fresh key, an
-//! agreement, a signature made and one checked. The rest is what there is to gain.
+//! agreement, a signature made and one checked. The rest is what there is to gain. The same once
+//! more at a server that is nearly full: a session costs the same whoever is there already.
 #![allow(missing_docs, reason = "criterion's macros write functions")]
 #![expect(
     clippy::disallowed_methods,
@@ -23,9 +24,22 @@ use newcomers::Newcomers;
 #[path = "support/newcomers.rs"]
 mod newcomers;
 
+/// With so many sessions a server is full, but for those that are looked at.
+const OTHERS: usize = 9_990;
+
 fn handshake(criterion: &mut Criterion) {
     let mut newcomers = Newcomers::new();
-    criterion.bench_function("a server's part of a session's life", |bench| {
+    measure(
+        criterion,
+        "a server's part of a session's life",
+        &mut newcomers,
+    );
+    (0..OTHERS).for_each(|_| newcomers.one_that_stays());
+    measure(criterion, "the same, beside 9,990 others", &mut newcomers);
+}
+
+fn measure(criterion: &mut Criterion, name: &str, newcomers: &mut Newcomers) {
+    criterion.bench_function(name, |bench| {
         bench.iter_custom(|times| {
             let mut spent = WallDuration::ZERO;
             for _ in 0..times {

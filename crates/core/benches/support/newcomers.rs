@@ -109,6 +109,24 @@ impl Newcomers {
 
     /// One comes, is let in, and is gone. `carry_out` has the host do its part of each step.
     pub(crate) fn one(&mut self, mut carry_out: impl FnMut(&mut Host, Instant, Step)) {
+        let ours = self.come(&mut carry_out);
+        carry_out(&mut self.host, self.now, Step::End);
+        self.leave(ours);
+    }
+
+    /// One comes, is let in, and stays: a session of the host's of which nothing is heard any more.
+    #[allow(
+        dead_code,
+        reason = "not every bench has sessions beside those it looks at"
+    )]
+    pub(crate) fn one_that_stays(&mut self) {
+        let ours = self.come(Host::carry_out);
+        self.host.handle = None;
+        self.leave(ours);
+    }
+
+    /// One comes and is let in: its session.
+    fn come(&mut self, mut carry_out: impl FnMut(&mut Host, Instant, Step)) -> SessionHandle {
         self.now += Duration::from_millis(1);
         let (now, client) = (self.now, &mut self.client);
         let ours = client.connect(now, self.key, None, vec![tuple()]);
@@ -127,10 +145,15 @@ impl Newcomers {
                 is_up |= event == Event::Connected;
             }
         }
-        carry_out(&mut self.host, now, Step::End);
-        let session = client.session_mut(ours).expect("it lives");
+        ours
+    }
+
+    /// The client's session is over, and nobody hears of it.
+    fn leave(&mut self, ours: SessionHandle) {
+        let (now, mut batch) = (self.now, TransmitBatch::new(65_000));
+        let session = self.client.session_mut(ours).expect("it lives");
         session.close(now, CloseReason::ShuttingDown);
         while session.poll_transmit(now, &mut batch) {}
-        assert!(client.reap(now, ours));
+        assert!(self.client.reap(now, ours));
     }
 }

@@ -264,7 +264,7 @@ fn a_link_that_comes_is_used() {
     assert!(carried(&sent, "link2") > 100_000, "{sent}");
 }
 
-/// By policy, a budget's end, and an address that goes. `tabane links` says why.
+/// By policy, a budget's end, an address that goes, and a cable. `tabane links` says why.
 #[test]
 fn a_transfer_leaves_a_link_within_200_ms() {
     let Some(world) = World::new() else { return };
@@ -305,6 +305,13 @@ fn a_transfer_leaves_a_link_within_200_ms() {
         left,
         restore,
     );
+    // Nothing can be carried any more: what counts is that the other link goes on, and the word.
+    let left = || leaving.await_left("down", "is down");
+    let mend = || {
+        client("link set link2 up");
+        client("route add default via 10.77.2.1 dev link2 metric 102");
+    };
+    leaving.try_to("down", || client("link set link2 down"), left, mend);
     for child in [&mut sender, &mut receiver.child] {
         child.kill().unwrap();
         child.wait().unwrap();
