@@ -315,9 +315,6 @@ async fn carry<S: Ord + Clone>(
 ) {
     let is_to_site = route.is_to_site(far_ends);
     let idle = idle_of(&route.target, sharing.is_some(), is_to_site);
-    let plain = route
-        .plain
-        .filter(|_| route.may_go_plainly() && !is_to_site);
     // A shared port leads to no site.
     let sharing = sharing.filter(|_| !is_to_site);
     let through = async {
@@ -344,17 +341,16 @@ async fn carry<S: Ord + Clone>(
                     .await
                 }
                 (Some(Via::Peer | Via::Relay), ..) => Outcome::Unserved,
-                (Some(Via::Plain) | None, ..) => return Outcome::Unserved,
+                (Some(Via::Plain) | None, ..) => return Err(last),
             };
             if matches!(outcome, Outcome::Over) {
-                return Outcome::Over;
+                return Ok(());
             }
         }
     };
     tokio::select! {
-        outcome = through => match (outcome, plain) {
-            (Outcome::Unserved, _) if is_to_site => association.on_refused(),
-            (Outcome::Unserved, Some(dest)) => {
+        served = through => match (served, route.plain) {
+            (Err(Some(Via::Plain)), Some(dest)) => {
                 if !route.stays_here {
                     far_ends.bypass().on_flow();
                 }
@@ -364,7 +360,8 @@ async fn carry<S: Ord + Clone>(
                     () = association.expired(idle) => {}
                 }
             }
-            (Outcome::Unserved | Outcome::Over, _) => {}
+            (Err(_), _) if is_to_site => association.on_refused(),
+            (Err(_) | Ok(()), _) => {}
         },
         () = association.expired(idle) => {}
     }

@@ -10,7 +10,7 @@ use std::rc::Rc;
 
 use anyhow::{Context, Result, bail};
 use tabane_base::{Destination, Duration, Host};
-use tabane_core::{ClassId, ControllerKind, SchedulerKind, SessionConfig};
+use tabane_core::{ClassId, ControllerKind, Identity, SchedulerKind, SessionConfig};
 use tabane_linux::interfaces::{Interface, Watch};
 use tabane_tunnel::{
     Client, ClientConfig, HostMonitor, LinkBind, RelayPeer, SessionNumbers, TlsPeer, UDP_PORTS,
@@ -145,6 +145,8 @@ pub struct SessionPlan {
     pub roll: LinkRoll,
     /// One per plan, once it is asked for.
     uplinks: Rc<OnceCell<Uplinks>>,
+    /// Read for the first session: the others begin while packets flow.
+    identity: Rc<OnceCell<Identity>>,
     /// One per plan: its sessions are shown together.
     numbers: SessionNumbers,
     udp_order: UdpOrder,
@@ -397,10 +399,19 @@ impl SessionPlan {
         self.session.idle_timeout = wait;
     }
 
+    fn identity(&self, store: &Store) -> Result<Identity> {
+        if let Some(known) = self.identity.get() {
+            return Ok(known.clone());
+        }
+        let read = store.identity()?;
+        self.identity.set(read.clone()).context("it is read once")?;
+        Ok(read)
+    }
+
     fn config(&self, store: &Store, relays: Vec<RelayPeer>, links: &Links) -> Result<ClientConfig> {
         Ok(ClientConfig {
             merits: Vec::new(),
-            identity: store.identity()?,
+            identity: self.identity(store)?,
             relays,
             links: links.values().cloned().collect(),
             session: self.session.clone(),
@@ -444,5 +455,24 @@ fn peer_of(name: &RelayName, relay: &RelayEntry, addrs: Vec<SocketAddr>) -> Rela
                 Host::Ip(_) => None,
             }),
         }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tabane_store::Scratch;
+
+    use super::*;
+
+    #[test]
+    fn later_sessions_ask_no_disk_who_we_are() {
+        let scratch = Scratch::make();
+        let store = Store::locate(Some(scratch.path().to_owned())).unwrap();
+        let plan = SessionPlan::default();
+        let first = plan.identity(&store).unwrap();
+        std::fs::remove_dir_all(scratch.path()).unwrap();
+        std::fs::write(scratch.path(), "no directory").unwrap();
+        let later = plan.identity(&store).unwrap();
+        assert_eq!(later.public_key(), first.public_key());
     }
 }

@@ -105,7 +105,7 @@ impl Session {
             batch.buf.truncate(start);
             return false;
         }
-        debug_assert!(batch.buf.len() <= end, "a packet overflows");
+        assert!(batch.buf.len() <= end, "a packet overflows");
         let least = match (padded, ack_eliciting) {
             (true, _) => end,
             (false, true) => start + MIN_ELICITING - TAG_LEN,
