@@ -59,7 +59,7 @@ demo:
 
 fleet-demo: deps
 	@.ci/install-missing $(TEST_DEPS)
-	$(CARGO) test -p tabane --test bond fleet:: -- --nocapture
+	$(CARGO) test -p tabane --test bond fleet::a_fleet_goes_on -- --nocapture
 
 router:
 	@.ci/install-missing $(filter-out %=libusrsctp-dev,$(DEPS))

@@ -42,6 +42,7 @@ const SETTINGS: [(&str, u32, &str); 3] = [
 ];
 /// What was asked for (issue 21).
 const LEAST_EFFICIENCY: f64 = 0.95;
+const LEAST_FOR_TWO: f64 = 1.8;
 const LEAST_HANDSHAKES: f64 = 3_000.0;
 const MOST_KB: f64 = 32.0;
 
@@ -113,6 +114,7 @@ pub(super) fn run(root: &Path, arguments: &[&str]) -> Result<bool> {
     }
     let slowest = one.handshakes.iter().chain(&two.handshakes).copied();
     Ok(efficiency >= LEAST_EFFICIENCY
+        && 2.0 * for_one >= LEAST_FOR_TWO
         && slowest.fold(f64::MAX, f64::min) >= LEAST_HANDSHAKES
         && one.idle_kb.max(two.idle_kb) <= MOST_KB)
 }

@@ -2,8 +2,10 @@
 //! once; a relay is killed under load, then a member of etcd, then the majority.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
@@ -45,6 +47,48 @@ pub(crate) fn manage(world: &World, state: &str, words: &str) -> Command {
     command.args(words.split(' '));
     command.arg("--state").arg(world.path(state));
     command
+}
+
+/// `tabane fleet top`, as an owner has it before them.
+struct Live {
+    _top: Running,
+    looks: mpsc::Receiver<String>,
+}
+
+impl Live {
+    fn start(world: &World) -> Self {
+        let mut top = manage(world, "owner", "fleet top");
+        let mut top = Running(top.stdout(Stdio::piped()).spawn().unwrap());
+        let lines = BufReader::new(top.0.stdout.take().unwrap()).lines();
+        let (tell, looks) = mpsc::channel();
+        std::thread::spawn(move || {
+            let mut look = String::new();
+            for line in lines.map_while(Result::ok) {
+                // The screen is cleared for the next one.
+                if !line.starts_with('\x1b') {
+                    look += &(line + "\n");
+                } else if tell.send(std::mem::take(&mut look)).is_err() {
+                    return;
+                }
+            }
+        });
+        Self { _top: top, looks }
+    }
+
+    /// Waits for a look at which these relays are so, and shows it.
+    fn until(&self, relays: &[&str], state: &str) {
+        let begin = Instant::now();
+        let mut look = String::new();
+        let is_so = |look: &str, relay: &&str| {
+            let mut lines = look.lines();
+            lines.any(|line| line.split_whitespace().take(2).eq([*relay, state]))
+        };
+        while !relays.iter().all(|relay| is_so(&look, relay)) {
+            assert!(begin.elapsed() < PATIENCE, "not {state}: {look}");
+            look = self.looks.recv_timeout(PATIENCE).expect("a look");
+        }
+        println!("{look}");
+    }
 }
 
 fn show(world: &World) {
@@ -165,7 +209,8 @@ fn a_fleet_goes_on_when_a_relay_and_a_member_of_etcd_are_killed() {
     let Some(mut fleet) = Fleet::start(&world) else {
         return;
     };
-    show(&world);
+    let live = Live::start(&world);
+    live.until(&NAMES, "up");
     let report = manage(&world, "oslo", "fleet status --json")
         .output()
         .unwrap();
@@ -243,6 +288,7 @@ fn a_fleet_goes_on_when_a_relay_and_a_member_of_etcd_are_killed() {
     load.kill().unwrap();
     load.wait().unwrap();
     until(&world, &proxy, |state| state["instance"]["relay"] != used);
+    live.until(&[NAMES[place]], "down");
 
     // A member of etcd goes: everything is as before, newcomers included.
     fleet.etcd[0].kill();

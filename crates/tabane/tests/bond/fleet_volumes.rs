@@ -12,6 +12,8 @@ use crate::text;
 use crate::world::{World, first_line};
 
 const PATIENCE: Duration = Duration::from_secs(40);
+/// Of a fleet's relays.
+const LEASE: Duration = Duration::from_secs(10);
 
 /// Of the user ann, at the fleet's relays.
 fn used(world: &World) -> u64 {
@@ -39,29 +41,42 @@ fn join(world: &World) -> Running {
     proxy
 }
 
-/// Bytes a second that come while a download runs, for at least so long.
-fn rate(world: &World, proxy: &Running, span: Duration) -> f64 {
+/// Bytes a second that come while a download runs, for at least so long: in all, and in the slowest
+/// part of some seconds.
+fn rates(world: &World, proxy: &Running, span: Duration) -> (f64, f64) {
+    const PART: Duration = Duration::from_secs(5);
     let passed = |state: &Value| {
-        state["totals"]["traffic"]["received_bytes"]
-            .as_u64()
-            .unwrap()
+        let bytes = state["totals"]["traffic"]["received_bytes"].as_u64();
+        (Instant::now(), bytes.unwrap())
+    };
+    let between = |(begin, before): (Instant, u64), (end, after): (Instant, u64)| {
+        (after - before) as f64 / (end - begin).as_secs_f64().max(0.001)
     };
     let mut first = None;
-    let mut last = 0.0;
-    until(world, proxy, |state| {
-        let now = (Instant::now(), passed(state));
-        let (begin, before) = *first.get_or_insert(now);
-        last = (now.1 - before) as f64 / (now.0 - begin).as_secs_f64().max(0.001);
-        now.0 - begin >= span
-    });
-    last
+    let (mut last, mut slowest) = (None, f64::INFINITY);
+    loop {
+        let (mut begin, mut now) = (last, last);
+        until(world, proxy, |state| {
+            let seen = passed(state);
+            now = Some(seen);
+            seen.0 - begin.get_or_insert(seen).0 >= span.min(PART)
+        });
+        let (begin, now) = (begin.unwrap(), now.unwrap());
+        slowest = slowest.min(between(begin, now));
+        let first = *first.get_or_insert(begin);
+        if now.0 - first.0 >= span {
+            return (between(first, now), slowest);
+        }
+        last = Some(now);
+    }
 }
 
-/// Longer than the leases by which relays are seen to run; the timers of ten minutes are a test of
-/// the relay's own, in virtual time.
+/// Longer than the leases by which relays are seen to run, or as long as `TABANE_AWAY` says, in
+/// seconds; the timers of ten minutes are a test of the relay's own, in virtual time.
 #[test]
 fn a_download_is_as_fast_while_etcd_is_away_and_a_revocation_is_in_force_after() {
-    const AWAY: Duration = Duration::from_secs(14);
+    let away = std::env::var("TABANE_AWAY").map_or(14, |it| it.parse().unwrap());
+    let away = Duration::from_secs(away);
     let Some(mut world) = World::new(&[]) else {
         return;
     };
@@ -72,16 +87,17 @@ fn a_download_is_as_fast_while_etcd_is_away_and_a_revocation_is_in_force_after()
     };
     insist("ann", || manage(&world, "oslo", "relay user add ann"));
     let proxy = join(&world);
-    let mut download = fetch(&world, "2000000000");
-    let mut download = Running(download.args(["--max-time", "120"]).spawn().unwrap());
+    let most = (away + Duration::from_secs(120)).as_secs().to_string();
+    let mut download = fetch(&world, "20000000000");
+    let mut download = Running(download.args(["--max-time", &most]).spawn().unwrap());
     until(&world, &proxy, |state| {
         state["totals"]["streams"].as_u64() > Some(0)
     });
-    rate(&world, &proxy, Duration::from_secs(2));
-    let with = rate(&world, &proxy, Duration::from_secs(5));
+    rates(&world, &proxy, Duration::from_secs(2));
+    let (with, _) = rates(&world, &proxy, Duration::from_secs(5));
     fleet.etcd.iter_mut().for_each(Running::kill);
-    let without = rate(&world, &proxy, AWAY);
-    println!("{with:.0} bytes a second with etcd, {without:.0} without");
+    let (without, slowest) = rates(&world, &proxy, away);
+    println!("{with:.0} bytes a second with etcd, {without:.0} without, {slowest:.0} at least");
     assert!(without > 0.9 * with, "{without} of {with}");
     assert!(download.0.try_wait().unwrap().is_none(), "it was cut");
 
@@ -89,9 +105,10 @@ fn a_download_is_as_fast_while_etcd_is_away_and_a_revocation_is_in_force_after()
     insist("ann is removed", || {
         manage(&world, "rome", "relay user remove ann")
     });
+    // What is lent without etcd's word, and so what a relay may not have heard, lasts so long.
     let begin = Instant::now();
     while download.0.try_wait().unwrap().is_none() {
-        assert!(begin.elapsed() < PATIENCE, "she is served on");
+        assert!(begin.elapsed() < LEASE, "she is served on");
         std::thread::sleep(Duration::from_millis(20));
     }
     println!("revoked after {} ms", begin.elapsed().as_millis());
@@ -120,7 +137,7 @@ fn a_small_volume_that_is_used_fast_is_not_cut_before_its_end() {
     });
     let set = "relay user set ann --volume 1GB/month";
     insist("a volume", || manage(&world, "rome", set));
-    rate(&world, &proxy, Duration::from_secs(2));
+    rates(&world, &proxy, Duration::from_secs(2));
     assert!(running.try_wait().unwrap().is_none(), "it was cut");
     running.kill().unwrap();
     running.wait().unwrap();
