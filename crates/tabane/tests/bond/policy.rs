@@ -245,3 +245,28 @@ fn a_disk_that_hangs_holds_up_no_packet() {
     let over = received(&world, "c2") - before;
     assert!(over < 3_000_000, "{over}");
 }
+
+/// The client's accounts and the relay's list, which both are told to look at again.
+#[test]
+fn disks_that_hang_for_ten_seconds_delay_no_datagram() {
+    const MOST_MS: f64 = 5.0;
+    let Some(world) = World::new(&[]) else { return };
+    world.join();
+    assert!(policy(&world, "set c2 --budget 1GB/month").status.success());
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/bond/hung.py");
+    let accounts = world.path(".config/tabane/usage.toml");
+    let list = world.path("relay/access.toml");
+    assert!(list.exists(), "{}", list.display());
+    // What is carried beside them is counted ten times a second.
+    let download = "curl -sS --limit-rate 1M -o /dev/null http://203.0.113.2:8000/100000000000";
+    let (accounts, list) = (accounts.display(), list.display());
+    let line = format!("{download} & python3 {script} {accounts} {list}; kill $!");
+    let output = world.run(&[], &line);
+    let took = text(&output.stdout);
+    let took: Vec<f64> = took.split_whitespace().flat_map(str::parse).collect();
+    let [before, hung] = took[..] else {
+        panic!("{output:?}");
+    };
+    println!("{before:.2} ms, {hung:.2} ms while disks hang");
+    assert!(hung < before + MOST_MS, "{hung} ms, {before} before");
+}
