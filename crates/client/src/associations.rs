@@ -486,3 +486,6 @@ fn forget<K: Ord>(table: &Weak<RefCell<Table<K>>>, key: &K, association: &Rc<Ass
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
