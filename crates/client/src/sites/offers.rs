@@ -166,17 +166,10 @@ impl Offer {
     }
 
     async fn follow(self: Rc<Self>, relay: Client, rules: RuleBook) {
-        let until_reachable = |it| relay.until_reachable(it);
+        let reached = |it| relay.until_reachable(it);
         let ask = || self.ask(&relay, &rules);
         let serve = |exposure| self.clone().serve(exposure, &rules);
-        keep_asking(
-            until_reachable,
-            &self.state,
-            ask,
-            |status| self.why(status),
-            serve,
-        )
-        .await;
+        keep_asking(reached, &self.state, ask, |status| self.why(status), serve).await;
     }
 
     async fn ask(&self, relay: &Client, rules: &RuleBook) -> Result<Exposure, OpenError> {
