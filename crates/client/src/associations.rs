@@ -483,3 +483,6 @@ fn forget<K: Ord>(table: &Weak<RefCell<Table<K>>>, key: &K, association: &Rc<Ass
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

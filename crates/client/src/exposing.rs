@@ -204,12 +204,13 @@ impl Exposures {
 
 impl Wish {
     async fn follow(self: Rc<Self>, relay: Client, rules: RuleBook) {
+        let reached = |it| relay.until_reachable(it);
         let ask = || self.ask(&relay, &rules);
         let serve = |exposure| {
             self.visitors.borrow_mut().is_also_wanted = false;
             self.clone().serve(exposure, &relay, &rules)
         };
-        keep_asking(&relay, &self.state, ask, |status| self.why(status), serve).await;
+        keep_asking(reached, &self.state, ask, |status| self.why(status), serve).await;
     }
 
     async fn ask(&self, relay: &Client, rules: &RuleBook) -> Result<Exposure, OpenError> {

@@ -491,3 +491,6 @@ impl Drop for Inner {
             .for_each(|peer| drop(peer.stop()));
     }
 }
+
+#[cfg(test)]
+mod tests;

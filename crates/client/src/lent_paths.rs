@@ -244,3 +244,37 @@ impl Asking {
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reach::tests::client_of_nobody;
+    use tokio::task::LocalSet;
+    use tokio::time::Instant;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_neighbour_is_asked_anew_five_seconds_after_the_relays_have_moved() {
+        let body = async {
+            let client = client_of_nobody();
+            let asking = Asking {
+                identity: Rc::new(Identity::from_seed([1; 32])),
+                client: client.clone(),
+                mark: None,
+                open: Rc::default(),
+                changed: Rc::default(),
+                answers: watch::Sender::default(),
+            };
+            let relays = client.relay_addrs();
+            let moved_after = Duration::from_secs(3_601);
+            let moving = async {
+                sleep(moved_after).await;
+                client.set_relay_addrs(0, vec![SocketAddr::from(([192, 0, 2, 1], 1))]);
+            };
+            let begin = Instant::now();
+            tokio::join!(asking.until_lost(Vec::new(), &relays), moving);
+            let noticed_after = begin.elapsed() - moved_after;
+            assert!(noticed_after <= MOVE_INTERVAL, "{noticed_after:?}");
+        };
+        LocalSet::new().run_until(body).await;
+    }
+}

@@ -10,6 +10,7 @@ use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 use std::rc::Rc;
 
+use anyhow::Result;
 use tabane_base::Duration;
 use tabane_core::{CloseReason, PublicKey};
 use tabane_linux::threads::aside;
@@ -97,9 +98,18 @@ impl Peer {
     /// Looks up its names, now and then again, and tells `changed`; does not return where it has
     /// any.
     pub(crate) async fn follow_names(&self, changed: impl Fn()) {
+        let resolve = || resolve(&self.entry.addresses);
+        self.follow_by(resolve, changed).await;
+    }
+
+    async fn follow_by(
+        &self,
+        resolve: impl AsyncFn() -> Result<Vec<SocketAddr>>,
+        changed: impl Fn(),
+    ) {
         let mut pause = FIRST_RESOLVE_PAUSE;
         loop {
-            match resolve(&self.entry.addresses).await {
+            match resolve().await {
                 Ok(mut found) => {
                     found.sort_unstable();
                     pause = FIRST_RESOLVE_PAUSE;
@@ -177,12 +187,9 @@ impl Peer {
         if self.is_refused.get() || self.addrs.borrow().is_empty() {
             return None;
         }
-        let now = Instant::now();
-        match surroundings.memory.absence(&self.key().to_string()) {
-            Absence::None if self.is_proved.get() => self.wait_until.set(now + HEAD_START),
-            Absence::None | Absence::Over => self.wait_until.set(now),
-            Absence::Lasting => return None,
-        }
+        let absence = surroundings.memory.absence(&self.key().to_string());
+        let head_start = head_start(absence, self.is_proved.get())?;
+        self.wait_until.set(Instant::now() + head_start);
         let (peer, surroundings) = (self.clone(), surroundings.clone());
         let keeping = tokio::task::spawn_local(async move {
             peer.keep(&surroundings).await;
@@ -309,3 +316,15 @@ impl Peer {
         format!("peer {name} is not used: {advice}")
     }
 }
+
+/// How long connections wait for a session that begins now; `None` where none is to begin.
+const fn head_start(absence: Absence, is_proved: bool) -> Option<Duration> {
+    match absence {
+        Absence::None if is_proved => Some(HEAD_START),
+        Absence::None | Absence::Over => Some(Duration::ZERO),
+        Absence::Lasting => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

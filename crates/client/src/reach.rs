@@ -63,3 +63,62 @@ async fn wait(
         sleep(LOOK_INTERVAL).await;
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use std::net::SocketAddr;
+    use tabane_core::{DatagramOrder, Identity, SessionConfig};
+    use tabane_tunnel::{ClientConfig, HostMonitor, LinkBind, RelayPeer, SessionNumbers};
+    use tokio::net::UdpSocket;
+    use tokio::task::LocalSet;
+
+    /// A client with these links of a relay that listens there.
+    pub(crate) fn config(addrs: Vec<SocketAddr>, links: Vec<LinkBind>) -> ClientConfig {
+        ClientConfig {
+            identity: Identity::from_seed([200; 32]),
+            relays: vec![RelayPeer {
+                name: "silent".to_owned(),
+                key: Identity::from_seed([1; 32]).public_key(),
+                addrs,
+                token: None,
+                udp_ports: Vec::new(),
+                tls: None,
+            }],
+            merits: Vec::new(),
+            links,
+            session: SessionConfig::default(),
+            monitor: HostMonitor::default(),
+            udp_order: DatagramOrder::AtOnce,
+            seed: [4; 32],
+            numbers: SessionNumbers::default(),
+            proxy: None,
+            mark: None,
+        }
+    }
+
+    /// A client without links, of a relay whose name nobody knows. Within a `LocalSet`.
+    pub(crate) fn client_of_nobody() -> Client {
+        Client::start(config(Vec::new(), Vec::new())).unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn links_that_say_nothing_are_waited_for_three_seconds() {
+        let there = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let addrs = vec![there.local_addr().unwrap()];
+        let body = async {
+            let silent = Client::start(config(addrs, vec![LinkBind::unbound()])).unwrap();
+            let nobody = client_of_nobody();
+            for (client, awaited, expected) in [
+                (&silent, &[][..], 3_000),
+                (&nobody, &["usb0".to_owned()], 3_000),
+                (&nobody, &[], 0),
+            ] {
+                let begin = Instant::now();
+                look(client, awaited).await;
+                assert_eq!(begin.elapsed().as_millis(), expected, "{awaited:?}");
+            }
+        };
+        LocalSet::new().run_until(body).await;
+    }
+}

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tabane_core::{Identity, PublicKey};
 use tabane_fetch::{BoxStream, Connecting, Way, WayError};
 use thiserror::Error;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
@@ -64,20 +64,28 @@ impl NeighbourWay {
         });
         let late = |_| failed(io::ErrorKind::TimedOut.into());
         let mut stream = reached.await.map_err(late)??;
-        let answered = timeout(ANSWER_TIME, async {
-            let host = if host.contains(':') {
-                format!("[{host}]")
-            } else {
-                host.to_owned()
-            };
-            let request = format!("CONNECT {host}:{port} HTTP/1.1\r\nhost: {host}:{port}\r\n\r\n");
-            stream.write_all(request.as_bytes()).await?;
-            stream.flush().await?;
-            judge(&read_head(&mut stream, MAX_ANSWER).await?)
-        });
-        answered.await.map_err(late)?.map_err(failed)?;
+        ask(&mut stream, host, port).await.map_err(failed)?;
         Ok(Box::new(stream))
     }
+}
+
+/// Has the neighbour connect to somebody.
+async fn ask(
+    stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    host: &str,
+    port: u16,
+) -> io::Result<()> {
+    let host = match host.contains(':') {
+        true => format!("[{host}]"),
+        false => host.to_owned(),
+    };
+    let request = format!("CONNECT {host}:{port} HTTP/1.1\r\nhost: {host}:{port}\r\n\r\n");
+    let answered = timeout(ANSWER_TIME, async {
+        stream.write_all(request.as_bytes()).await?;
+        stream.flush().await?;
+        judge(&read_head(stream, MAX_ANSWER).await?)
+    });
+    answered.await?
 }
 
 impl Way for NeighbourWay {
@@ -152,4 +160,43 @@ pub async fn pair(
     };
     let late = |_| PairError::Broken(io::ErrorKind::TimedOut.into());
     timeout(PAIR_TIME, exchange).await.map_err(late)?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::duplex;
+    use tokio::time::Instant;
+
+    /// Leads nowhere.
+    struct Nowhere;
+
+    impl Way for Nowhere {
+        fn connect<'a>(&'a self, _: &'a str, _: u16) -> Connecting<'a> {
+            Box::pin(std::future::pending())
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_neighbour_has_five_seconds_to_be_there_and_25_to_answer() {
+        let identity = Identity::from_seed([1; 32]);
+        let (at, key) = (("192.0.2.1", 1), identity.public_key());
+        let way = NeighbourWay::new(&identity, "other", at, key, Rc::new(Nowhere)).unwrap();
+        let begin = Instant::now();
+        let opened = way.open("example.org", 443).await;
+        assert!(matches!(opened, Err(WayError::Connect { .. })));
+        assert_eq!(begin.elapsed().as_millis(), 5_000);
+
+        let (mut near, mut far) = duplex(4_096);
+        let begin = Instant::now();
+        let asked = ask(&mut near, "example.org", 443).await;
+        assert_eq!(asked.unwrap_err().kind(), io::ErrorKind::TimedOut);
+        assert_eq!(begin.elapsed().as_millis(), 25_000);
+        let late = async {
+            tokio::time::sleep(ANSWER_TIME - Duration::from_millis(1)).await;
+            far.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await
+        };
+        let (asked, _) = tokio::join!(ask(&mut near, "example.org", 443), late);
+        assert!(asked.is_ok());
+    }
 }

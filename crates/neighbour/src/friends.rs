@@ -196,3 +196,66 @@ impl Friend {
         self.end.send_replace(ended);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::time::sleep;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    /// A friend that may carry so much, 100 kB each second where it `is_capped`.
+    fn friend(allowance: Option<Bytes>, is_capped: bool) -> Rc<Friend> {
+        let (friends, key) = (Friends::default(), PublicKey([7; 32]));
+        let terms = Terms {
+            name: "a friend".to_owned(),
+            allowance,
+            cap: is_capped.then(|| Rate::from_bps(800_000)),
+            is_open: true,
+        };
+        friends.set(key, terms);
+        friends.find(key).unwrap()
+    }
+
+    async fn carry(friend: &Friend, times: usize) {
+        for _ in 0..times {
+            friend.on_carried(10_000).await.unwrap();
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn connections_share_a_cap_which_saves_nothing_up() {
+        let friend = friend(None, true);
+        let begin = Instant::now();
+        tokio::join!(carry(&friend, 5), carry(&friend, 5));
+        assert_eq!(begin.elapsed(), MS * 1_000);
+        sleep(MS * 60_000).await;
+        let later = Instant::now();
+        carry(&friend, 2).await;
+        assert_eq!(later.elapsed(), MS * 200);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn without_a_cap_nothing_waits_until_the_allowance_is_used_up() {
+        let friend = friend(Some(Bytes::kilo(100)), false);
+        let begin = Instant::now();
+        carry(&friend, 10).await;
+        assert_eq!(friend.on_carried(1).await, Err(Ended::UsedUp));
+        assert_eq!(friend.end().await, Ended::UsedUp);
+        assert_eq!(begin.elapsed(), Duration::ZERO);
+    }
+
+    #[test]
+    fn datagrams_keep_their_order_under_a_cap_and_what_would_wait_long_is_dropped() {
+        let (friend, now) = (friend(None, true), Instant::now());
+        let send = |at: Instant| friend.on_datagram(at, 1_000).unwrap();
+        // Each takes 10 ms.
+        for turn in 0..=5 {
+            assert_eq!(send(now), Some(now + MS * 10 * turn));
+        }
+        assert_eq!((send(now), send(now + MS * 9)), (None, None));
+        // What was dropped took no room.
+        assert_eq!(send(now + MS * 10), Some(now + MS * 60));
+        assert_eq!(friend.carried.get(), 7_000);
+    }
+}

@@ -8,7 +8,7 @@ use std::time::Duration;
 use socket2::SockRef;
 use tabane_core::{Identity, PublicKey};
 use tabane_linux::threads::lookup_host;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{Instant, timeout};
 use tokio_rustls::client::TlsStream;
@@ -68,27 +68,31 @@ impl Leash {
 
     /// Comes back when the neighbour passes nothing on any more, or is gone.
     pub async fn lost(&mut self) -> io::Error {
-        let mut heard_at = Instant::now();
-        loop {
-            let beaten = match timeout(BEAT, self.stream.read_u8()).await {
-                Ok(Ok(_)) => {
-                    heard_at = Instant::now();
-                    continue;
-                }
-                Ok(Err(error)) => return error,
-                Err(_) if heard_at.elapsed() > SILENCE => return io::ErrorKind::TimedOut.into(),
-                Err(_) => self.beat().await,
-            };
-            if let Err(error) = beaten {
-                return error;
+        lost(&mut self.stream).await
+    }
+}
+
+async fn lost(stream: &mut (impl AsyncRead + AsyncWrite + Unpin)) -> io::Error {
+    let mut heard_at = Instant::now();
+    loop {
+        let beaten = match timeout(BEAT, stream.read_u8()).await {
+            Ok(Ok(_)) => {
+                heard_at = Instant::now();
+                continue;
             }
+            Ok(Err(error)) => return error,
+            Err(_) if heard_at.elapsed() >= SILENCE => return io::ErrorKind::TimedOut.into(),
+            Err(_) => beat(stream).await,
+        };
+        if let Err(error) = beaten {
+            return error;
         }
     }
+}
 
-    async fn beat(&mut self) -> io::Result<()> {
-        self.stream.write_u8(0).await?;
-        self.stream.flush().await
-    }
+async fn beat(stream: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
+    stream.write_u8(0).await?;
+    stream.flush().await
 }
 
 /// Whether the neighbour listens there that proves `key`. Our socket carries `mark`, where there is
@@ -129,4 +133,52 @@ async fn near(host: &str, port: u16, mark: Option<u32>) -> io::Result<TcpStream>
         }
     }
     Err(failure)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{DuplexStream, duplex};
+
+    /// How long until the neighbour is lost, and why, where it does this at its end.
+    async fn lost_where(neighbour: impl AsyncFnOnce(DuplexStream)) -> (u128, io::ErrorKind) {
+        let (mut near, far) = duplex(64);
+        let begin = Instant::now();
+        tokio::select! {
+            error = lost(&mut near) => (begin.elapsed().as_millis(), error.kind()),
+            () = async {
+                neighbour(far).await;
+                std::future::pending().await
+            } => unreachable!("it waits for ever"),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_neighbour_is_lost_six_seconds_after_its_last_answer() {
+        let silent = lost_where(async |far| {
+            let _held = far;
+            std::future::pending().await
+        });
+        assert_eq!(silent.await, (6_000, io::ErrorKind::TimedOut));
+        // Every two seconds it is asked; some of the answers come late.
+        let answers = lost_where(async |mut far| {
+            for late in [0, 100, 1_900, 0, 3_500] {
+                far.read_u8().await.unwrap();
+                tokio::time::sleep(Duration::from_millis(late)).await;
+                far.write_u8(0).await.unwrap();
+            }
+            std::future::pending().await
+        });
+        // The last comes at 15.5 s.
+        assert_eq!(answers.await, (21_500, io::ErrorKind::TimedOut));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_neighbour_that_goes_is_lost_at_once() {
+        let gone = lost_where(async |mut far| {
+            far.read_u8().await.unwrap();
+            drop(far);
+        });
+        assert_eq!(gone.await, (2_000, io::ErrorKind::UnexpectedEof));
+    }
 }

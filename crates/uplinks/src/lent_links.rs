@@ -285,7 +285,7 @@ pub fn place(at: &Destination) -> (String, u16) {
 mod tests {
     use super::*;
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn a_connection_that_fails_is_late_or_was_given_up_makes_one_wonder() {
         for (told, expected) in [(Some(true), false), (Some(false), true), (None, true)] {
             let (tell, outcome) = oneshot::channel();
@@ -296,6 +296,8 @@ mod tests {
             assert_eq!(is_doubtful(outcome).await, expected, "{told:?}");
         }
         let (_late, outcome) = oneshot::channel();
+        let begin = Instant::now();
         assert!(is_doubtful(outcome).await);
+        assert_eq!(begin.elapsed().as_millis(), 1_000);
     }
 }

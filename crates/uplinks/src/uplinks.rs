@@ -31,6 +31,7 @@ use tabane_tunnel::CarrierMemory;
 mod budgets;
 mod files;
 mod follower;
+mod rounds;
 mod tally;
 mod watched;
 

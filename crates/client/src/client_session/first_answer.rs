@@ -183,3 +183,87 @@ fn is_for_want_of_links(error: &ConnectError) -> bool {
         | ConnectError::Runtime(_) => false,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reach::tests::{client_of_nobody, config};
+    use tabane_core::Identity;
+    use tabane_store::{NeighbourEntry, Scratch};
+    use tabane_uplinks::lent_links;
+    use tokio::net::UdpSocket;
+    use tokio::task::LocalSet;
+    use tokio::time::Instant;
+
+    /// A plan with this neighbour, and its name.
+    fn with_neighbour() -> (Scratch, SessionPlan) {
+        let scratch = Scratch::make();
+        let store = Store::locate(Some(scratch.path().to_owned())).unwrap();
+        let entry = NeighbourEntry {
+            address: "192.0.2.1:1".to_owned(),
+            key: Identity::from_seed([1; 32]).public_key().to_string(),
+        };
+        store.put_neighbour("phone", &entry, &[]).unwrap();
+        let lenders = lent_links::find(&[], &store).unwrap();
+        let plan = SessionPlan {
+            lenders,
+            ..SessionPlan::default()
+        };
+        (scratch, plan)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn own_links_have_two_seconds_where_a_neighbour_may_help() {
+        let there = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let addrs = vec![there.local_addr().unwrap()];
+        let config = config(addrs, vec![LinkBind::unbound()]);
+        let (_scratch, plan) = with_neighbour();
+        let body = async {
+            let begin = Instant::now();
+            let connected = plan.by_own_links(config.clone()).await.unwrap();
+            assert!(connected.is_err());
+            assert_eq!(begin.elapsed().as_millis(), 2_000);
+            let alone = SessionPlan::default();
+            let waits = timeout(OWN_LINKS_TIME * 2, alone.by_own_links(config));
+            assert!(waits.await.is_err(), "there is nobody else to ask");
+        };
+        LocalSet::new().run_until(body).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_relay_has_twelve_seconds_by_any_link_and_none_where_there_is_no_link() {
+        let (_scratch, plan) = with_neighbour();
+        let body = async {
+            let client = client_of_nobody();
+            for (has_own, answer, expected) in [
+                (true, None, 12_000),
+                (false, None, 12_000),
+                (true, Some(Err("it is full")), 12_000),
+                (false, Some(Ok(())), 12_000),
+                (false, Some(Err("it is full")), 3_000),
+            ] {
+                let answers = watch::Sender::new(Answers::new());
+                let heard = answers.subscribe();
+                let telling = async {
+                    sleep(Duration::from_secs(3)).await;
+                    if let Some(answer) = answer {
+                        let name = plan.lenders[0].name.clone();
+                        let answer = answer.map_err(str::to_owned);
+                        answers.send_replace([(name, answer)].into());
+                    }
+                };
+                let begin = Instant::now();
+                let waiting = plan.by_any_link(&client, heard, anyhow!("no link"), has_own);
+                let (waited, ()) = tokio::join!(waiting, telling);
+                assert_eq!(
+                    begin.elapsed().as_millis(),
+                    expected,
+                    "{has_own} {answer:?}"
+                );
+                let fault = waited.unwrap_err().to_string();
+                assert!(fault.contains("no link; neighbour phone: "), "{fault}");
+            }
+        };
+        LocalSet::new().run_until(body).await;
+    }
+}

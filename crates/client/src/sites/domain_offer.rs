@@ -84,7 +84,7 @@ impl DomainOffer {
     pub(super) async fn follow(self: Rc<Self>, relay: Client) {
         let ask = || self.ask(&relay);
         keep_asking(
-            &relay,
+            |it| relay.until_reachable(it),
             &self.state,
             ask,
             |status| self.why(status),

@@ -166,9 +166,10 @@ impl Offer {
     }
 
     async fn follow(self: Rc<Self>, relay: Client, rules: RuleBook) {
+        let reached = |it| relay.until_reachable(it);
         let ask = || self.ask(&relay, &rules);
         let serve = |exposure| self.clone().serve(exposure, &rules);
-        keep_asking(&relay, &self.state, ask, |status| self.why(status), serve).await;
+        keep_asking(reached, &self.state, ask, |status| self.why(status), serve).await;
     }
 
     async fn ask(&self, relay: &Client, rules: &RuleBook) -> Result<Exposure, OpenError> {

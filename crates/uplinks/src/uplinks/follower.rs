@@ -15,22 +15,15 @@ use tokio::sync::mpsc::{self, UnboundedReceiver};
 use tokio::time::{Instant, MissedTickBehavior, sleep, sleep_until};
 
 use super::files::News;
+use super::rounds::Rounds;
 use super::watched::{Renewed, Watched};
 use super::{COUNT_INTERVAL, Shared};
 use crate::gateway_router::GatewayRouter;
 use crate::network_manager::metered_links;
 use tabane_store::Store;
 
-/// How often NetworkManager is asked which links are metered, beside whenever interfaces change.
-const ASK_INTERVAL: Duration = Duration::from_secs(60);
 /// Routers answer within half a second (RFC 4861 §10), resolvers sooner.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
-/// It hears of changes a moment later itself.
-const ASK_DELAY: Duration = Duration::from_millis(300);
-/// When a gateway's card is looked for once more, and how often: the first packet towards it has
-/// the kernel ask, and nobody is told of the answer.
-const LOOK_DELAY: Duration = Duration::from_millis(100);
-const LOOKS: u32 = 5;
 
 pub(super) struct Follower {
     kernel: Option<Watch>,
@@ -70,7 +63,7 @@ impl Follower {
             return;
         }
         self.look_for_translators(links);
-        let deadline = sleep_until(Instant::now() + FIRST_WAIT);
+        let deadline = sleep(FIRST_WAIT);
         tokio::pin!(deadline);
         while links.waits_for_v4() {
             tokio::select! {
@@ -87,8 +80,7 @@ impl Follower {
     /// Follows until the links are dropped.
     pub(super) async fn run(mut self, links: Weak<Shared>, mut news: UnboundedReceiver<News>) {
         let (metered, mut answers) = mpsc::channel(1);
-        let mut ask_at = Instant::now() + ASK_INTERVAL;
-        let mut looks = LOOKS;
+        let mut rounds = Rounds::new(Instant::now());
         let mut counting = tokio::time::interval(COUNT_INTERVAL);
         counting.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -98,9 +90,10 @@ impl Follower {
             }) else {
                 return;
             };
+            let look_at = rounds.look_at().filter(|_| is_unresolved);
             tokio::select! {
-                () = sleep(LOOK_DELAY), if is_unresolved && looks > 0 => {
-                    looks -= 1;
+                () = until(look_at) => {
+                    rounds.on_look(Instant::now());
                     let interfaces = interfaces::list().await;
                     let Some(links) = links.upgrade() else { return };
                     if let Ok(interfaces) = interfaces {
@@ -108,8 +101,7 @@ impl Follower {
                     }
                 }
                 () = changed(&mut self.kernel) => {
-                    looks = LOOKS;
-                    ask_at = ask_at.min(Instant::now() + ASK_DELAY);
+                    rounds.on_change(Instant::now());
                     let interfaces = interfaces::list().await;
                     let Some(links) = links.upgrade() else { return };
                     self.on_interfaces(&links, interfaces).await;
@@ -122,8 +114,8 @@ impl Follower {
                     let Some(links) = links.upgrade() else { return };
                     links.on_translators(translators);
                 }
-                () = sleep_until(ask_at) => {
-                    ask_at = Instant::now() + ASK_INTERVAL;
+                () = sleep_until(rounds.ask_at()) => {
+                    rounds.on_ask(Instant::now());
                     let metered = metered.clone();
                     // An answer that nobody waits for any more is as well lost.
                     tokio::task::spawn_local(async move {
@@ -200,6 +192,13 @@ impl Follower {
     }
 }
 
+async fn until(at: Option<Instant>) {
+    match at {
+        Some(at) => sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}
+
 /// Waits until interfaces may have changed.
 async fn changed(kernel: &mut Option<Watch>) {
     let news = match kernel {
@@ -211,3 +210,6 @@ async fn changed(kernel: &mut Option<Watch>) {
         std::future::pending().await
     }
 }
+
+#[cfg(test)]
+mod tests;

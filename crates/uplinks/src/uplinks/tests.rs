@@ -12,18 +12,18 @@ use tabane_linux::interfaces::DefaultRoute;
 use tabane_store::{NETWORKS_FILE, Network, POLICY_FILE, Scratch, USAGE_FILE};
 
 /// A host with Wi-Fi and a phone, and the settings' files in a directory of its own.
-struct Host {
-    uplinks: Uplinks,
-    store: Store,
-    news: UnboundedReceiver<News>,
+pub(super) struct Host {
+    pub(super) uplinks: Uplinks,
+    pub(super) store: Store,
+    pub(super) news: UnboundedReceiver<News>,
     _scratch: Scratch,
 }
 
-const WITH_BUDGET: &str = "[[link]]\nname = 'usb0'\nbudget = '1MB/month'\n";
+pub(super) const WITH_BUDGET: &str = "[[link]]\nname = 'usb0'\nbudget = '1MB/month'\n";
 const NEVER: &str = "[[link]]\nname = 'usb0'\nuse = 'never'\n";
 
 impl Host {
-    fn new(policy: &str) -> Self {
+    pub(super) fn new(policy: &str) -> Self {
         let scratch = Scratch::make();
         let store = Store::locate(Some(scratch.path().to_owned())).unwrap();
         std::fs::write(store.root().join(POLICY_FILE), policy).unwrap();

@@ -101,3 +101,74 @@ async fn lasts(gone_at: Option<Instant>) {
         None => std::future::pending().await,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tabane_store::{POLICY_FILE, Scratch};
+    use tokio::task::yield_now;
+    use tokio::time::timeout;
+
+    /// A directory with a policy, and who watches it.
+    fn watched() -> (Scratch, PathBuf, Watched) {
+        let scratch = Scratch::make();
+        let store = Store::locate(Some(scratch.path().to_owned())).unwrap();
+        let policy = store.root().join(POLICY_FILE);
+        std::fs::write(&policy, "").unwrap();
+        let watched = Watched::new(&store);
+        (scratch, policy, watched)
+    }
+
+    /// What is told before any time passes: the kernel's news take no time of this clock, which
+    /// stands while somebody has something to do.
+    async fn next(watched: &mut Watched, is_enough: impl Fn(&Watched) -> bool) -> Option<Renewed> {
+        let lists = BTreeSet::new();
+        while !is_enough(watched) {
+            tokio::select! {
+                biased;
+                renewed = watched.renewed(&lists) => return Some(renewed),
+                () = yield_now() => {}
+            }
+        }
+        None
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_policy_that_is_gone_counts_half_a_second_later() {
+        let (_scratch, policy, mut watched) = watched();
+        std::fs::remove_file(policy).unwrap();
+        assert!(
+            next(&mut watched, |it| it.gone_at.is_some())
+                .await
+                .is_none()
+        );
+        let (gone_at, lists) = (Instant::now(), BTreeSet::new());
+        let renewed = watched.renewed(&lists).await;
+        assert!(matches!(renewed, Renewed::Policy));
+        assert_eq!(gone_at.elapsed().as_millis(), 500);
+        // It is told once.
+        let again = timeout(GONE_PATIENCE * 10, watched.renewed(&lists));
+        assert!(again.await.is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_policy_that_an_editor_takes_away_first_is_read_at_once_and_once() {
+        let (_scratch, policy, mut watched) = watched();
+        std::fs::rename(&policy, policy.with_extension("old")).unwrap();
+        assert!(
+            next(&mut watched, |it| it.gone_at.is_some())
+                .await
+                .is_none()
+        );
+        let later = GONE_PATIENCE - Duration::from_millis(1);
+        let lists = BTreeSet::new();
+        assert!(timeout(later, watched.renewed(&lists)).await.is_err());
+        let back_at = Instant::now();
+        std::fs::write(&policy, "").unwrap();
+        let renewed = next(&mut watched, |_| false).await;
+        assert!(matches!(renewed, Some(Renewed::Policy)));
+        assert_eq!(back_at.elapsed(), Duration::ZERO);
+        let again = timeout(GONE_PATIENCE * 10, watched.renewed(&lists));
+        assert!(again.await.is_err());
+    }
+}
