@@ -75,8 +75,8 @@ pub(super) fn read(line: &[u8]) -> Result<Changed, EtcdError> {
             false => EtcdError::Away(format!("the watch was ended: {why}")),
         });
     }
-    // A header may be ahead of what is told: of the first message, and of parts of what is caught up
-    // with. Only where it stands alone is everything told until then.
+    // A header is ahead of what is told in a watch's first message, and in parts of what it catches
+    // up with. Only where it stands alone is everything told until then.
     let last = watched.events.iter().map(|it| it.kv.mod_revision.0).max();
     let alone = match watched.created {
         true => 0,

@@ -30,7 +30,6 @@ use super::file::FleetFile;
 use super::records::{self, FORM, FOUNDING, Founding, Records};
 use crate::access::UserName;
 use crate::etcd::{Changed, Etcd, EtcdError, FleetAddress};
-use restoring::Balance;
 
 /// Waits before etcd is tried again: first and longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
@@ -68,6 +67,17 @@ enum Post {
     Awaited,
     /// The process after this one does.
     Left,
+}
+
+/// What is left here of what etcd says this relay was lent.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Balance {
+    /// What was not used in this life.
+    Own,
+    /// Nothing: the life before this one may have used it.
+    LastLifes,
+    /// Nothing, nor is anything lent: another machine or process has this relay's place, or had it.
+    Rivals,
 }
 
 /// The thread.

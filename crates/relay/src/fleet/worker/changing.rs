@@ -13,8 +13,7 @@ use tokio::time::Instant;
 use super::super::exchange::Wish;
 use super::super::records::{account_key, holding_key, user_key};
 use super::membership::odd;
-use super::restoring::Balance;
-use super::{Lent, Post, Trouble, Used, Worker};
+use super::{Balance, Lent, Post, Trouble, Used, Worker};
 use crate::access::{UserEntry, UserName};
 use crate::etcd::{Change, Entry, EtcdError, MAX_OPERATIONS};
 

@@ -7,8 +7,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::super::exchange::{Order, Stage};
 use super::super::records::{ALIVE, ASKS, Alive, Asking, LIST};
-use super::restoring::Balance;
-use super::{Post, Trouble, Worker};
+use super::{Balance, Post, Trouble, Worker};
 use crate::etcd::{Change, EtcdError, Watch};
 
 /// A relay that is killed is seen to be gone after this.
@@ -242,6 +241,13 @@ impl Worker {
 
     /// Has the place, alone or beside a process that finishes its sessions.
     pub(super) fn take_post(&mut self, alone: bool) {
+        let holder: Option<Alive> = self.records.value(&self.place());
+        if let (true, Post::Left, Some(holder)) = (alone, self.post, holder)
+            && holder.machine == self.machine
+        {
+            // It has ended, though nobody may have waited for it yet.
+            self.predecessor = Some(holder.process);
+        }
         self.post = Post::Held;
         self.is_beside = !alone;
         if alone {

@@ -5,19 +5,8 @@ use tabane_fleet::{Account, Allotment};
 
 use super::super::records::{Records, user_key};
 use super::changing::Writing;
-use super::{Post, Trouble, Worker};
+use super::{Balance, Post, Trouble, Worker};
 use crate::access::UserName;
-
-/// What is left here of what etcd says this relay was lent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Balance {
-    /// What was not used in this life.
-    Own,
-    /// Nothing: the life before this one may have used it.
-    LastLifes,
-    /// Nothing, nor is anything lent: another machine or process has this relay's place, or had it.
-    Rivals,
-}
 
 impl Worker {
     /// Begins with what was known last: etcd may be of an older day by now.

@@ -9,8 +9,7 @@ use tokio::sync::oneshot;
 
 use super::super::exchange::Stage;
 use super::super::{records, report};
-use super::restoring::Balance;
-use super::{CLOCK_TOLERANCE_S, Worker};
+use super::{Balance, CLOCK_TOLERANCE_S, Worker};
 use crate::access::UserName;
 
 impl Worker {
