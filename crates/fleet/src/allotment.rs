@@ -117,7 +117,8 @@ impl Account {
     /// Puts back what a relay knows it was lent, where the records are of an older day: they were
     /// restored from a snapshot. True if something was missing.
     pub fn restore(&mut self, holding: &mut Allotment, known: &Allotment) -> bool {
-        if is_after(&self.period, &known.period) {
+        // An account without a period is one of which nothing was lent yet.
+        if !self.period.is_empty() && is_after(&self.period, &known.period) {
             return false;
         }
         self.enter(holding, &known.period);
@@ -269,6 +270,10 @@ mod tests {
         assert!(account.restore(&mut holding, &known));
         assert_eq!((account.lent, &holding), (2_000_000, &known));
         assert!(!account.restore(&mut holding, &known), "once is enough");
+        // The snapshot may be older than whatever was lent.
+        let (mut none, mut nothing) = (Account::default(), Allotment::default());
+        assert!(none.restore(&mut nothing, &known));
+        assert_eq!((none.lent, &nothing), (2_000_000, &known));
         account.lend(&mut holding, "2026-11-27", usual(volume));
         assert!(!account.restore(&mut holding, &known), "that day is over");
     }

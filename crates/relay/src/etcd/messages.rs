@@ -115,7 +115,7 @@ pub(super) struct KeyValue {
     pub(super) key: String,
     value: String,
     create_revision: Number,
-    mod_revision: Number,
+    pub(super) mod_revision: Number,
     lease: Number,
 }
 
@@ -229,6 +229,7 @@ pub(super) struct Results<T> {
 #[serde(default)]
 pub(super) struct Watched {
     pub(super) header: Header,
+    pub(super) created: bool,
     pub(super) canceled: bool,
     pub(super) compact_revision: Number,
     pub(super) cancel_reason: String,

@@ -100,6 +100,39 @@ fn keys_are_written_once_read_in_their_order_and_watched() {
     });
 }
 
+/// From what it says was seen another watch begins, where the connection is another one.
+#[test]
+fn a_watch_that_catches_up_has_seen_no_more_than_it_told() {
+    let Some(server) = Server::start(1) else {
+        return;
+    };
+    block_on(async {
+        let etcd = server.client().await;
+        for n in 0..3 {
+            etcd.change(&[], &[put("test/a", &[n])]).await.unwrap();
+        }
+        let mut watch = etcd.watch("test/", 1).await.unwrap();
+        let mut told = 0;
+        while told < 3 {
+            let changed = watch.next().await.unwrap();
+            let entries = changed
+                .entries
+                .iter()
+                .filter_map(|(_, entry)| entry.as_ref());
+            let seen = entries.map(|entry| entry.changed_at).max();
+            assert_eq!(changed.revision, seen.unwrap_or(0));
+            told += changed.entries.len();
+        }
+        // What is deleted counts as well.
+        let key = "test/a".to_owned();
+        let gone = etcd.change(&[], &[Change::Delete { key }]).await.unwrap();
+        assert_eq!(Some(watch.next().await.unwrap().revision), gone);
+    });
+    // Only where it says that there was nothing else has everything been told.
+    let progress = br#"{"result":{"header":{"revision":"9"}}}"#;
+    assert_eq!(watch::read(progress).unwrap().revision, 9);
+}
+
 #[test]
 fn a_member_that_is_killed_is_passed_over_and_without_a_majority_etcd_is_away() {
     let Some(mut server) = Server::start(3) else {

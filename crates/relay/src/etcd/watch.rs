@@ -22,6 +22,7 @@ pub(crate) struct Watch {
 /// What has changed, all at one revision or several.
 #[derive(Debug, Default)]
 pub(crate) struct Changed {
+    /// Until which all changes have been told by now; 0: that is not known.
     pub(crate) revision: i64,
     /// A key with its entry, or without: it was deleted.
     pub(crate) entries: Vec<(String, Option<Entry>)>,
@@ -74,8 +75,15 @@ pub(super) fn read(line: &[u8]) -> Result<Changed, EtcdError> {
             false => EtcdError::Away(format!("the watch was ended: {why}")),
         });
     }
+    // A header is ahead of what is told in a watch's first message, and in parts of what it catches
+    // up with. Only where it stands alone is everything told until then.
+    let last = watched.events.iter().map(|it| it.kv.mod_revision.0).max();
+    let alone = match watched.created {
+        true => 0,
+        false => watched.header.revision.0,
+    };
     let mut changed = Changed {
-        revision: watched.header.revision.0,
+        revision: last.unwrap_or(alone),
         entries: Vec::new(),
     };
     for event in watched.events {

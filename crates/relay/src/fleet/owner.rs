@@ -28,8 +28,19 @@ impl FleetOwner {
     /// Founds a fleet in `etcd`, with a key made in the directory of `state`.
     ///
     /// # Errors
-    /// There is one of another key already, or etcd does not answer.
+    /// There is one of another key already, the directory is another fleet's, or etcd does not
+    /// answer.
     pub fn found(state: &RelayState, etcd: FleetAddress) -> Result<(Self, bool)> {
+        if let Some(known) = state.fleet()?
+            && known.etcd.prefix != etcd.prefix
+        {
+            bail!(
+                "{} belongs to the fleet in {}: give the fleet that name behind the slash, or make \
+                 another fleet in a directory of its own (--state DIRECTORY)",
+                state.root().display(),
+                known.etcd
+            );
+        }
         let secret = FleetFile::make_key(state.root())?;
         let file = FleetFile {
             etcd,

@@ -6,19 +6,23 @@ mod away;
 mod etcd_in_trouble;
 mod half_written;
 mod lists;
+mod restored;
 mod volumes;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tabane_base::{Bytes, Rng, Seed};
 use tabane_core::{CloseReason, PublicKey};
 use tabane_fleet::Allotment;
 use tabane_store::{Scratch, Token, secret};
+use tokio::sync::{mpsc, watch};
 
-use super::exchange::{FleetOrder, Order, Stage, Wish};
+use super::exchange::{FleetOrder, News, Order, Stage, Wish};
 use super::keeper::FleetKeeper;
 use super::records::{ALIVE, Alive};
+use super::worker::Worker;
 use super::{FleetBook, FleetOwner};
 use crate::access::{AccessAnswer, AccessList, TokenEntry, TokenUses, UserEntry, UserName};
 use crate::etcd::server::{Server, wait_for};
@@ -169,6 +173,27 @@ impl Member {
         let addresses = vec!["192.0.2.1:4510".parse::<std::net::SocketAddr>()?.into()];
         let key = state.identity()?.public_key();
         FleetKeeper::start(order, &self.state, (key, predecessor), addresses).await
+    }
+
+    /// Its thread of the fleet, to run beside the test; what it says, and how it is told anything.
+    fn worker(
+        &self,
+        at: &FleetAddress,
+    ) -> (Worker, watch::Receiver<News>, mpsc::UnboundedSender<Order>) {
+        let state = RelayState::locate(Some(self.state.clone())).unwrap();
+        let order = FleetOrder {
+            etcd: at.clone(),
+            name: self.name.clone(),
+            region: String::new(),
+        };
+        let own = (state.identity().unwrap().public_key(), None);
+        let (news, seen) = watch::channel(News::default());
+        let (list, _) = watch::channel((0, Arc::from([])));
+        let (loads, _) = watch::channel(Arc::from([]));
+        let (orders, to_do) = mpsc::unbounded_channel();
+        let tells = (news, list, loads);
+        let worker = Worker::new(order, &self.state, own, Vec::new(), tells, to_do);
+        (worker.unwrap(), seen, orders)
     }
 
     fn keeper(&self) -> &FleetKeeper {
@@ -374,8 +399,16 @@ fn two_fleets_in_one_etcd_know_nothing_of_each_other() {
         assert!(error.contains("tabane fleet init"), "{error}");
         // Another owner's key makes no fleet where one is.
         let stranger = RelayState::locate(Some(world.scratch.path().join("third"))).unwrap();
-        let error = format!("{:#}", FleetOwner::found(&stranger, other).unwrap_err());
+        let error = FleetOwner::found(&stranger, other.clone()).unwrap_err();
+        let error = format!("{error:#}");
         assert!(error.contains("already"), "{error}");
+        // Nor does a slip of the pen in its owner's own directory.
+        let error = FleetOwner::found(&owner, world.server.address("othre")).unwrap_err();
+        let error = format!("{error:#}");
+        assert!(error.contains("belongs to the fleet in"), "{error}");
+        assert_eq!(owner.fleet().unwrap().unwrap().etcd, other);
+        let etcd = Etcd::new(world.at.clone());
+        assert!(etcd.get("othre/fleet").await.unwrap().is_none());
         // Who is let in by one owner is not by the other's.
         let error = format!(
             "{:#}",

@@ -8,6 +8,7 @@
 mod admitting;
 mod changing;
 mod membership;
+mod restoring;
 mod telling;
 
 use std::collections::BTreeMap;
@@ -17,7 +18,7 @@ use std::sync::Arc;
 use anyhow::Result;
 use tabane_base::{Bytes, Destination, Duration};
 use tabane_core::PublicKey;
-use tabane_fleet::RelayList;
+use tabane_fleet::{Allotment, RelayList};
 use tabane_store::wall_clock::unix_seconds;
 use thiserror::Error;
 use tokio::sync::{mpsc, watch};
@@ -26,7 +27,7 @@ use tokio::time::{Instant, sleep_until};
 use super::copy::CopyFile;
 use super::exchange::{FleetOrder, News, Order, Stage, Wish};
 use super::file::FleetFile;
-use super::records::{self, FORM, FOUNDING, Founding, LIST, Records};
+use super::records::{self, FORM, FOUNDING, Founding, Records};
 use crate::access::UserName;
 use crate::etcd::{Changed, Etcd, EtcdError, FleetAddress};
 
@@ -68,6 +69,17 @@ enum Post {
     Left,
 }
 
+/// What is left here of what etcd says this relay was lent.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Balance {
+    /// What was not used in this life.
+    Own,
+    /// Nothing: the life before this one may have used it.
+    LastLifes,
+    /// Nothing, nor is anything lent: another machine or process has this relay's place, or had it.
+    Rivals,
+}
+
 /// The thread.
 pub(super) struct Worker {
     order: FleetOrder,
@@ -101,6 +113,11 @@ pub(super) struct Worker {
     used: BTreeMap<UserName, Used>,
     /// What was lent last, of users that have sessions here.
     lent: BTreeMap<UserName, Lent>,
+    /// What etcd does not know any more of what this relay was lent.
+    owed: BTreeMap<UserName, Allotment>,
+    balance: Balance,
+    /// This machine, until it is started anew.
+    machine: String,
     /// Of whom etcd was told last.
     told_last: Option<UserName>,
     load: (u64, u64),
@@ -163,6 +180,12 @@ impl Worker {
             times_served: 0,
             used: BTreeMap::new(),
             lent: BTreeMap::new(),
+            owed: BTreeMap::new(),
+            balance: match predecessor {
+                Some(_) => Balance::Own,
+                None => Balance::LastLifes,
+            },
+            machine: membership::boot_id(),
             told_last: None,
             load: (0, 0),
             since: unix_seconds(),
@@ -171,7 +194,7 @@ impl Worker {
 
     /// Follows etcd until the relay closes.
     pub(super) async fn run(mut self) {
-        self.recall_list();
+        self.recall();
         let mut pause = FIRST_PAUSE;
         // The members have been gone through once more since they were there.
         let mut is_again = false;
@@ -198,20 +221,6 @@ impl Worker {
                 return;
             }
             pause = (pause * 2).min(LAST_PAUSE);
-        }
-    }
-
-    /// Begins with the list of relays that was known last: etcd may have an older one by now.
-    fn recall_list(&mut self) {
-        let prefix = self.etcd.prefix().to_owned();
-        // A copy that cannot be read is complained of where it is needed.
-        let kept = self.copy.read(&prefix).ok().flatten();
-        if let (Some(fleet), Some((entries, _))) = (self.fleet, kept) {
-            self.records.believe(&prefix, fleet);
-            let list = format!("{prefix}{LIST}");
-            for entry in entries.into_iter().filter(|it| it.key == list) {
-                self.records.apply(&prefix, &list, Some(entry));
-            }
         }
     }
 
@@ -295,7 +304,6 @@ impl Worker {
         self.version = self.etcd.check_version().await?;
         let prefix = self.etcd.prefix().to_owned();
         let snapshot = self.etcd.list(&prefix).await?;
-        let known = self.holdings();
         let before = self.records.revision;
         if snapshot.revision < before {
             tracing::error!(
@@ -316,7 +324,7 @@ impl Worker {
         self.join(&mut watch).await?;
         if self.post == Post::Held {
             self.claim().await?;
-            self.restore(known).await?;
+            self.restore().await?;
         }
         self.has_served = true;
         self.times_served += 1;
@@ -394,6 +402,7 @@ impl Worker {
 
     /// Goes by `records` from here on; values that were good and are odd now stay as they were.
     fn adopt(&mut self, records: Records) {
+        self.note_owed(&records);
         let odd_before = std::mem::take(&mut self.records);
         self.records = records;
         self.records.keep_good_of(odd_before);
@@ -405,9 +414,7 @@ impl Worker {
         self.is_copied &= changed.entries.is_empty();
         for (key, entry) in changed.entries {
             if let (None, Some(user)) = (&entry, records::user_of(&prefix, &key)) {
-                // Another one may have that name next.
-                self.used.remove(&user);
-                self.lent.remove(&user);
+                self.forget(&user);
             }
             self.records.apply(&prefix, &key, entry);
         }

@@ -456,7 +456,12 @@ fn an_owners_mistakes_are_answered_in_a_line_and_change_nothing() {
             "fleet status",
             "belongs to no fleet: run `tabane fleet init ETCD`",
         ),
-        // The wrong fleet, and none.
+        // A slip of the pen, the wrong fleet, and none.
+        (
+            "owner",
+            &format!("fleet init {}", at.replace("/demo", "/deom")),
+            "belongs to the fleet in",
+        ),
         ("new", &format!("fleet init {at}"), "already, of key"),
         (
             "stranger",

@@ -3,12 +3,8 @@
 //! The relay's thread of the fleet runs beside the test here: etcd is real, and what passes while
 //! it is away is no time at all.
 
-use std::sync::Arc;
+use tokio::sync::oneshot;
 
-use tokio::sync::{mpsc, oneshot, watch};
-
-use super::super::exchange::News;
-use super::super::worker::Worker;
 use super::*;
 
 const AWAY: Duration = Duration::from_secs(600);
@@ -29,19 +25,7 @@ fn ten_minutes_without_etcd_change_nothing_for_known_clients_and_end_by_themselv
         }
         oslo.keeper.take().unwrap().close();
 
-        let state = RelayState::locate(Some(oslo.state.clone())).unwrap();
-        let order = FleetOrder {
-            etcd: world.at.clone(),
-            name: "oslo".to_owned(),
-            region: String::new(),
-        };
-        let own = (state.identity().unwrap().public_key(), None);
-        let (news, seen) = watch::channel(News::default());
-        let (list, _list) = watch::channel((0, Arc::from([])));
-        let (loads, _loads) = watch::channel(Arc::from([]));
-        let (orders, to_do) = mpsc::unbounded_channel();
-        let tells = (news, list, loads);
-        let worker = Worker::new(order, &oslo.state, own, Vec::new(), tells, to_do).unwrap();
+        let (worker, seen, orders) = oslo.worker(&world.at);
         tokio::select! {
             () = worker.run() => panic!("it ends by itself"),
             () = outlast(&mut world, &user, (client, other), seen, &orders) => {}

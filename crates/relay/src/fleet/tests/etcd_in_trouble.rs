@@ -6,7 +6,6 @@
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::process::Command;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use super::*;
@@ -15,18 +14,18 @@ use tabane_store::quantity::Lifetime;
 use tabane_store::wall_clock::unix_seconds;
 
 /// The way to an etcd, as long as the test runs.
-struct Way {
+pub(super) struct Way {
     port: u16,
     /// Seconds by which this machine's clock is behind.
     behind_s: Arc<AtomicI64>,
     /// How long each part of an answer is held up.
     late_ms: Arc<AtomicU64>,
     /// Parts of answers so far.
-    parts: Arc<AtomicU64>,
+    pub(super) parts: Arc<AtomicU64>,
 }
 
 impl Way {
-    fn to(port: u16, behind_s: i64) -> Self {
+    pub(super) fn to(port: u16, behind_s: i64) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let way = Self {
             port: listener.local_addr().unwrap().port(),
@@ -58,7 +57,7 @@ impl Way {
         way
     }
 
-    fn address(&self) -> FleetAddress {
+    pub(super) fn address(&self) -> FleetAddress {
         let text = format!("etcd://127.0.0.1:{}/fleet", self.port);
         text.parse().unwrap()
     }

@@ -163,6 +163,20 @@ fn a_relays_place_goes_to_its_next_process_with_what_it_was_lent() {
         // The next one comes to nothing, and what was left is had again.
         new.take_place(true);
         new.leave_place().await.unwrap();
+        let lease = etcd.grant(120).await.unwrap();
+        let mut next: Alive = serde_json::from_slice(&alive().await.unwrap().1).unwrap();
+        // One that has another number, and is still listed as a process.
+        (next.process, next.version) = (1, "next".to_owned());
+        let holds = Change::Put {
+            key: "fleet/alive/oslo".to_owned(),
+            value: serde_json::to_vec(&next).unwrap(),
+            lease,
+        };
+        etcd.change(&[], &[holds]).await.unwrap();
+        let (mut view, begin) = (new.view(), Instant::now());
+        while view.look().await.unwrap().relays[0].version != "next" {
+            assert!(begin.elapsed() < Duration::from_secs(30), "it is not seen");
+        }
         new.take_place(true);
         let held = alive().await.unwrap().0;
         assert_ne!(held, before.0);

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::super::exchange::Wish;
 use super::super::records::{account_key, holding_key, user_key};
 use super::membership::odd;
-use super::{Lent, Post, Trouble, Used, Worker};
+use super::{Balance, Lent, Post, Trouble, Used, Worker};
 use crate::access::{UserEntry, UserName};
 use crate::etcd::{Change, Entry, EtcdError, MAX_OPERATIONS};
 
@@ -180,6 +180,9 @@ impl Worker {
 
     async fn lend_at_once(&mut self, users: &[UserName]) -> Result<(), Trouble> {
         for _ in 0..ATTEMPTS {
+            if self.has_rival() || self.balance == Balance::Rivals {
+                return Ok(());
+            }
             let mut loans = Vec::new();
             for user in users {
                 loans.extend(self.loan(user)?);
@@ -187,9 +190,12 @@ impl Worker {
             if loans.is_empty() {
                 return Ok(());
             }
-            let user_keys: Vec<String> = loans.iter().map(|it| user_key(&it.user)).collect();
+            let users = loans.iter().map(|it| user_key(&it.user));
+            // Fails where a rival has taken the place meanwhile.
+            let place = (self.post == Post::Held).then(|| self.place());
+            let goes_by: Vec<String> = users.chain(place).collect();
             let writings = loans.iter().flat_map(|it| it.writings.clone()).collect();
-            if self.write(&user_keys, writings).await? {
+            if self.write(&goes_by, writings).await? {
                 // Before any of it is used: a later life counts it as used though etcd be away.
                 self.write_copy();
                 let lent = loans.into_iter().map(|it| (it.user, it.lent));
@@ -224,15 +230,13 @@ impl Worker {
         }
         let before = (account.clone(), holding.clone());
         let lent = account.lend(&mut holding, &period, (volume.bytes, part));
-        if lent == Bytes::ZERO && before == (account.clone(), holding.clone()) {
+        let after = (account, holding);
+        if lent == Bytes::ZERO && before == after {
             return Ok(None);
         }
         Ok(Some(Loan {
             user: user.clone(),
-            writings: [
-                (account_key, Some((json(&account)?, 0))),
-                (holding_key, Some((json(&holding)?, 0))),
-            ],
+            writings: self.volume(user, &after)?,
             lent: Lent {
                 at: Instant::now(),
                 part,
@@ -313,11 +317,29 @@ impl Worker {
 
     /// Has etcd know what users have used, and gives the rest back where that is settled.
     async fn tell(&mut self, of: &[Telling]) -> Result<(), Trouble> {
-        for of in of.chunks(MAX_OPERATIONS / 2) {
+        if self.has_rival() || self.balance == Balance::Rivals {
+            return Ok(());
+        }
+        self.write_each(of, Self::telling).await
+    }
+
+    /// Writes what is to be written about each of `all`, for as many at a time as etcd takes.
+    pub(super) async fn write_each<T>(
+        &mut self,
+        all: &[T],
+        of: impl Fn(&Self, &T) -> Result<Option<[Writing; 2]>, Trouble>,
+    ) -> Result<(), Trouble> {
+        let mut due = Vec::new();
+        for it in all {
+            if of(self, it)?.is_some() {
+                due.push(it);
+            }
+        }
+        for part in due.chunks(MAX_OPERATIONS / 2) {
             for _ in 0..ATTEMPTS {
                 let mut writings = Vec::new();
-                for (user, wish, settles) in of {
-                    writings.extend(self.telling(user, wish, *settles)?.into_iter().flatten());
+                for it in part {
+                    writings.extend(of(self, it)?.into_iter().flatten());
                 }
                 if writings.is_empty() || self.write(&[], writings).await? {
                     break;
@@ -328,12 +350,7 @@ impl Worker {
     }
 
     /// What is to be written for that, if anything is.
-    fn telling(
-        &self,
-        user: &UserName,
-        wish: &Wish,
-        settles: bool,
-    ) -> Result<Option<[Writing; 2]>, Trouble> {
+    fn telling(&self, (user, wish, settles): &Telling) -> Result<Option<[Writing; 2]>, Trouble> {
         let (account_key, holding_key) = self.keys(user);
         let Some(mut holding) = self.records.value::<Allotment>(&holding_key) else {
             return Ok(None);
@@ -347,13 +364,10 @@ impl Worker {
             true => account.settle(&mut holding, wish.used),
             false => holding.used = wish.used.get().min(holding.lent),
         }
-        if before == (account.clone(), holding.clone()) {
-            return Ok(None);
-        }
-        Ok(Some([
-            (account_key, Some((json(&account)?, 0))),
-            (holding_key, Some((json(&holding)?, 0))),
-        ]))
+        let after = (account, holding);
+        (before != after)
+            .then(|| self.volume(user, &after))
+            .transpose()
     }
 
     /// Gives back everything that was not used.
@@ -361,50 +375,20 @@ impl Worker {
         self.tell_of_all(true).await
     }
 
-    /// Has etcd know what this relay was lent, though it be of an older day; in a new life all of
-    /// that counts as used.
-    pub(super) async fn restore(
-        &mut self,
-        known: BTreeMap<UserName, Allotment>,
-    ) -> Result<(), Trouble> {
-        let users: Vec<UserName> = {
-            let access = self.records.access();
-            access
-                .users()
-                .iter()
-                .map(|user| user.name.clone())
-                .collect()
-        };
-        for user in users {
-            let (account_key, holding_key) = self.keys(&user);
-            for _ in 0..ATTEMPTS {
-                let mut account: Account = self.records.value(&account_key).unwrap_or_default();
-                let mut holding: Allotment = self.records.value(&holding_key).unwrap_or_default();
-                let before = (account.clone(), holding.clone());
-                if let Some(known) = known.get(&user)
-                    && account.restore(&mut holding, known)
-                {
-                    tracing::warn!(%user, "what etcd says is lent is less than this relay holds");
-                }
-                if !self.has_served {
-                    holding.count_as_used();
-                }
-                if before == (account.clone(), holding.clone()) {
-                    break;
-                }
-                let writings = vec![
-                    (account_key.clone(), Some((json(&account)?, 0))),
-                    (holding_key.clone(), Some((json(&holding)?, 0))),
-                ];
-                if self.write(&[], writings).await? {
-                    break;
-                }
-            }
-        }
-        Ok(())
+    /// What is to be written so that a user's account and holding are these.
+    pub(super) fn volume(
+        &self,
+        user: &UserName,
+        (account, holding): &(Account, Allotment),
+    ) -> Result<[Writing; 2], Trouble> {
+        let (account_key, holding_key) = self.keys(user);
+        Ok([
+            (account_key, Some((json(account)?, 0))),
+            (holding_key, Some((json(holding)?, 0))),
+        ])
     }
 
-    fn keys(&self, user: &UserName) -> (String, String) {
+    pub(super) fn keys(&self, user: &UserName) -> (String, String) {
         (account_key(user), holding_key(user, &self.order.name))
     }
 }

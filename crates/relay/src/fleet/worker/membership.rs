@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::super::exchange::{Order, Stage};
 use super::super::records::{ALIVE, ASKS, Alive, Asking, LIST};
-use super::{Post, Trouble, Worker};
+use super::{Balance, Post, Trouble, Worker};
 use crate::etcd::{Change, EtcdError, Watch};
 
 /// A relay that is killed is seen to be gone after this.
@@ -107,9 +107,8 @@ impl Worker {
         let until = Instant::now() + PLACE_WAIT;
         self.lease = self.etcd.grant(LEASE_S).await?;
         loop {
-            let key = format!("{ALIVE}{}", self.order.name);
-            self.refresh(&key).await?;
-            let holder: Option<Alive> = self.records.value(&key);
+            self.refresh(&self.place()).await?;
+            let holder: Option<Alive> = self.records.value(&self.place());
             let own = self.alive();
             let is_free =
                 holder.is_none_or(|holder| is_predecessor(&holder, &own, self.predecessor));
@@ -143,24 +142,21 @@ impl Worker {
     pub(super) async fn pulse(&mut self) -> Result<(), Trouble> {
         if self.post != Post::Held {
             // Whether etcd answers is to be seen all the same.
-            return self.refresh(&format!("{ALIVE}{}", self.order.name)).await;
+            return self.refresh(&self.place()).await;
         }
         let is_kept = self.lease != 0 && self.etcd.keep_alive(self.lease).await?;
         if !is_kept {
             self.claim().await?;
-        } else {
-            let holder: Option<Alive> = self.records.value(&format!("{ALIVE}{}", self.order.name));
-            let own = self.alive();
-            if let Some(other) = holder.as_ref().filter(|it| it.since != own.since) {
-                tracing::error!(
-                    since = other.since,
-                    "another relay runs with this one's name and key: give each machine a state \
-                     directory of its own"
-                );
-            }
-            if holder.as_ref() != Some(&own) {
-                self.say_alive().await?;
-            }
+        } else if self.has_rival() {
+            tracing::error!(
+                "another relay runs with this one's name and key and has its place, so this one \
+                 lends nothing of volumes: give each machine a state directory of its own"
+            );
+        } else if self.records.value(&self.place()) != Some(self.alive()) {
+            self.say_alive().await?;
+        }
+        if self.balance == Balance::Rivals {
+            self.restore().await?;
         }
         self.tell_used().await?;
         self.mend_list().await?;
@@ -183,16 +179,35 @@ impl Worker {
 
     /// False where somebody else has the place.
     async fn say_alive(&mut self) -> Result<bool, Trouble> {
-        let key = format!("{ALIVE}{}", self.order.name);
         let value = serde_json::to_vec(&self.alive()).map_err(odd)?;
-        self.write(&[], vec![(key, Some((value, self.lease)))])
+        self.write(&[], vec![(self.place(), Some((value, self.lease)))])
             .await
+    }
+
+    /// Whether another machine or process has this relay's place. What was lent may be used there
+    /// from then on.
+    pub(super) fn has_rival(&mut self) -> bool {
+        let holder: Option<Alive> = self.records.value(&self.place());
+        let own = self.alive();
+        let is_own = |it: &Alive| {
+            (&it.machine, it.process, it.since) == (&own.machine, own.process, own.since)
+        };
+        let has_rival = self.post == Post::Held && holder.is_some_and(|holder| !is_own(&holder));
+        if has_rival {
+            self.balance = Balance::Rivals;
+        }
+        has_rival
+    }
+
+    /// The key under which a relay of this name is seen to run.
+    pub(super) fn place(&self) -> String {
+        format!("{ALIVE}{}", self.order.name)
     }
 
     fn alive(&self) -> Alive {
         Alive {
             key: self.key.to_string(),
-            machine: boot_id(),
+            machine: self.machine.clone(),
             process: std::process::id(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             since: self.since,
@@ -226,6 +241,13 @@ impl Worker {
 
     /// Has the place, alone or beside a process that finishes its sessions.
     pub(super) fn take_post(&mut self, alone: bool) {
+        let holder: Option<Alive> = self.records.value(&self.place());
+        if let (true, Post::Left, Some(holder)) = (alone, self.post, holder)
+            && holder.machine == self.machine
+        {
+            // It has ended, though nobody may have waited for it yet.
+            self.predecessor = Some(holder.process);
+        }
         self.post = Post::Held;
         self.is_beside = !alone;
         if alone {
@@ -247,7 +269,7 @@ fn is_predecessor(holder: &Alive, own: &Alive, predecessor: Option<u32>) -> bool
 }
 
 /// The same on one machine until it is started anew.
-fn boot_id() -> String {
+pub(super) fn boot_id() -> String {
     let read = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
     read.map(|text| text.trim().to_owned()).unwrap_or_default()
 }

@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 
 use super::super::exchange::Stage;
 use super::super::{records, report};
-use super::{CLOCK_TOLERANCE_S, Worker};
+use super::{Balance, CLOCK_TOLERANCE_S, Worker};
 use crate::access::UserName;
 
 impl Worker {
@@ -17,7 +17,10 @@ impl Worker {
     pub(super) fn publish(&mut self, from_copy: bool) {
         self.publish_list();
         let list = self.records.access();
-        let (holdings, ask_from) = (self.holdings(), self.ask_from());
+        let (holdings, ask_from) = match self.has_rival() || self.balance == Balance::Rivals {
+            true => Default::default(),
+            false => (self.holdings(), self.ask_from()),
+        };
         let ahead_s = self.ahead_s();
         let sent_away = self.sent_away();
         self.news.send_if_modified(|news| {
@@ -61,7 +64,7 @@ impl Worker {
     }
 
     /// What this relay holds of each user's volume.
-    pub(super) fn holdings(&self) -> BTreeMap<UserName, Allotment> {
+    fn holdings(&self) -> BTreeMap<UserName, Allotment> {
         let access = self.records.access();
         let users = access.users().iter().filter(|user| user.volume.is_some());
         users
