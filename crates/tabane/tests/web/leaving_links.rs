@@ -43,13 +43,14 @@ fn leaving<'a>(street: &'a Street, pid: u32, list: &'a dyn Fn() -> Command) -> L
     }
 }
 
-/// By policy, a budget's end, an address and an interface that go.
+/// By policy, a budget's end, a pause, an address and an interface that go.
 fn leaves_in_every_way(street: &Street, leaving: &Leaving<'_>, socket: &Path) {
     let await_told = |word: &str| await_told(socket, "c2", word);
     let told = |word: &str| {
         await_told(word);
     };
     leaving.try_entries(&ENTRIES[1..], told, || {});
+    leaving.try_pause(socket);
 
     let route = || street.ip("c", "route add default via 10.72.2.2 dev c2 metric 2");
     let lose = || street.ip("c", "addr flush dev c2");
