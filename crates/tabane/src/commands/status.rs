@@ -32,8 +32,8 @@ const MAX_EVENTS: usize = 5;
 /// Show what a running tabane does: links, rates, sessions, and what is wrong
 ///
 /// Asks `tabane run`, `proxy`, `up`, `expose`, `relay`, `web`, `get`, `sctp` or `gateway` by its
-/// control socket. Each user sees their own; root's are in /run/tabane, others' in $XDG_RUNTIME_DIR/tabane
-/// (or the directory in TABANE_RUNTIME).
+/// control socket. Each user sees their own; root's are in /run/tabane, others' in
+/// $XDG_RUNTIME_DIR/tabane (or the directory in TABANE_RUNTIME).
 #[derive(Debug, Args)]
 pub(crate) struct StatusArgs {
     #[command(flatten)]
