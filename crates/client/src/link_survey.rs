@@ -9,7 +9,7 @@ use std::io;
 use anyhow::{Context, Result};
 use serde::Serialize;
 use tabane_base::{Duration, Rate};
-use tabane_control::{State, running_clients};
+use tabane_control::{State, running};
 use tabane_core::Identity;
 use tabane_linux::interfaces::{Interface, Scope};
 use tabane_store::Store;
@@ -152,7 +152,7 @@ pub async fn look(
     for row in lent {
         rows.push(row.await.context("a neighbour")?);
     }
-    for state in running_clients().await {
+    for state in running().await {
         add_running(&mut rows, &state);
     }
     if let Some(plan) = plan {

@@ -37,7 +37,7 @@ pub(crate) fn find(state: &mut State) {
         let mut sessions = state.sessions.iter();
         sessions.any(|session| session.state == SessionState::Connected)
     };
-    let is_connected = state.instance.kind.is_web() || connected(state);
+    let is_connected = state.instance.kind.has_links_alone() || connected(state);
     let any_active = state
         .links
         .iter()
@@ -144,6 +144,7 @@ const fn meanwhile(state: &State) -> &'static str {
         | Kind::Proxy
         | Kind::Web
         | Kind::Get
+        | Kind::Sctp
         | Kind::Relay
         | Kind::Gateway
         | Kind::Expose => "connections wait",

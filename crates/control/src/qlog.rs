@@ -102,6 +102,7 @@ fn head(began: SystemTime, state: &State) -> Value {
         | Kind::Up
         | Kind::Web
         | Kind::Get
+        | Kind::Sctp
         | Kind::Gateway
         | Kind::Expose => "client",
     };

@@ -24,12 +24,12 @@ pub async fn running() -> Vec<State> {
     states
 }
 
-/// The same of clients, but for those that fetch.
+/// The same of clients, those that have sessions.
 pub async fn running_clients() -> Vec<State> {
     let mut running = running().await;
     running.retain(|state| {
         let kind = state.instance.kind;
-        !matches!(kind, Kind::Relay | Kind::Gateway) && !kind.is_web()
+        !matches!(kind, Kind::Relay | Kind::Gateway) && !kind.has_links_alone()
     });
     running
 }

@@ -22,7 +22,7 @@ use tabane_client::{ClientView, Events, FarEnds};
 use tabane_policy::Reaction;
 use tabane_relay::{RelayView, gateway::Audience};
 use tabane_store::secret;
-use tabane_uplinks::{PolicyTextFile, WebView};
+use tabane_uplinks::{LinksView, PolicyTextFile};
 
 /// Flags of every command that others may look at.
 #[derive(Debug, Clone, Default, Args)]
@@ -85,8 +85,9 @@ impl Instance {
         Self::start(args, description, view, |_| None)
     }
 
-    /// Makes web mode visible, by the Unix socket alone. Must be called within a `LocalSet`.
-    pub(crate) fn of_web(description: &Description, view: WebView) -> Result<Self> {
+    /// Makes what has links and no session visible, by the Unix socket alone. Must be called within
+    /// a `LocalSet`.
+    pub(crate) fn of_links(description: &Description, view: LinksView) -> Result<Self> {
         let args = ControlArgs::default();
         Self::start(&args, description, view, |view| Some(view.reactions()))
     }

@@ -4,7 +4,7 @@
 //! on the roll until the process ends, so that nobody has to guess what became of it.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use tabane_base::Bytes;
@@ -21,6 +21,8 @@ use tabane_store::wall_clock::today;
 
 /// Why a link is not used whose interface, or neighbour, is not there any more.
 const GONE: &str = "not there any more";
+/// Why one is not used that might be.
+const PAUSED: &str = "paused";
 
 /// The roll, and whether the policy file is followed. Copies are the same.
 #[derive(Debug, Clone, Default)]
@@ -29,6 +31,8 @@ pub struct LinkRoll(Rc<RefCell<Inner>>);
 #[derive(Debug, Default)]
 struct Inner {
     links: BTreeMap<String, Known>,
+    /// Of those, and of any that come.
+    paused: BTreeSet<String>,
     policy_fault: Option<String>,
     /// What is done when something happens to them.
     reactions: Rc<[Reaction]>,
@@ -37,7 +41,7 @@ struct Inner {
 /// A link on the roll.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Known {
-    /// Why it is not used.
+    /// Why it is not used, but for a pause.
     pub unused: Option<String>,
     pub metered: bool,
     pub budget: Option<(Budget, Bytes)>,
@@ -75,6 +79,7 @@ impl LinkRoll {
         if *inner.reactions != *policy.policy().reactions() {
             inner.reactions = policy.policy().reactions().into();
         }
+        inner.paused.clone_from(&table.paused);
         let known = &mut inner.links;
         for link in known.values_mut().filter(|link| !link.is_lent) {
             link.unused = Some(GONE.to_owned());
@@ -124,7 +129,19 @@ impl LinkRoll {
 
     /// Why a link is not used, where it is known and is not.
     pub fn why_unused(&self, name: &str) -> Option<String> {
-        self.0.borrow().links.get(name)?.unused.clone()
+        let inner = self.0.borrow();
+        let paused = inner.paused.contains(name).then(|| PAUSED.to_owned());
+        inner.links.get(name)?.unused.clone().or(paused)
+    }
+
+    /// Those that may be used, own ones and lent ones, be they used yet or not.
+    pub(crate) fn usable(&self) -> Vec<String> {
+        let inner = self.0.borrow();
+        let usable = inner
+            .links
+            .iter()
+            .filter(|(name, known)| known.unused.is_none() && !inner.paused.contains(*name));
+        usable.map(|(name, _)| name.clone()).collect()
     }
 
     /// By where packets of an own link leave, and what its routers say of a portal.
@@ -152,13 +169,17 @@ impl LinkRoll {
     /// Completes `links`, those in use, by what is known of them and by those that are not;
     /// `carried` says what these have carried so far.
     pub fn complete(&self, links: &mut Vec<Link>, carried: impl Fn(&str) -> Traffic) {
-        for (name, known) in &self.0.borrow().links {
+        let inner = self.0.borrow();
+        for (name, known) in &inner.links {
             let found = links.iter_mut().find(|link| link.name == *name);
+            let is_paused = inner.paused.contains(name);
             let link = match (found, &known.unused) {
                 (Some(link), _) => link,
-                (None, Some(why)) => {
+                // It comes to be used at this moment.
+                (None, None) if !is_paused => continue,
+                (None, why) => {
                     links.push(Link {
-                        problem: Some(why.clone()),
+                        problem: why.clone(),
                         traffic: carried(name),
                         ..Link::new(name, LinkState::Unused)
                     });
@@ -167,9 +188,13 @@ impl LinkRoll {
                     };
                     link
                 }
-                // It comes to be used at this moment.
-                (None, None) => continue,
             };
+            if is_paused {
+                link.paused = true;
+                if known.unused.is_none() {
+                    link.state = LinkState::Paused;
+                }
+            }
             link.metered = known.metered;
             link.is_lent = known.is_lent;
             link.policy = Some(known.policy.clone());

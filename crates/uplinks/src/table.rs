@@ -26,6 +26,8 @@ pub struct Table {
     pub revision: u64,
     /// The links that have a data budget, be they in use or not.
     budgets: BTreeSet<String>,
+    /// The links that the user has paused, be they there or not.
+    pub(super) paused: BTreeSet<String>,
     /// What networks have taught of carriers, by the interfaces that are in them.
     memory: BTreeMap<String, CarrierMemory>,
 }
@@ -47,12 +49,17 @@ impl Table {
             wanted: wanted.to_vec(),
             revision,
             budgets: BTreeSet::new(),
+            paused: BTreeSet::new(),
             memory: BTreeMap::new(),
         }
     }
 
     pub(super) fn with_budgets(self, budgets: BTreeSet<String>) -> Self {
         Self { budgets, ..self }
+    }
+
+    pub(super) fn with_paused(self, paused: BTreeSet<String>) -> Self {
+        Self { paused, ..self }
     }
 
     pub(super) fn with_memory(self, memory: &NetworkMemory, today: UnixDay) -> Self {
@@ -69,10 +76,17 @@ impl Table {
     /// The own links that can be used and may be; maybe none.
     pub fn links(&self) -> Links {
         let mut links = links::allowed(&self.interfaces, &self.wanted, &self.policy);
+        // Also a link that was insisted on before.
+        links.retain(|name, _| !self.is_paused(name));
         for (name, bind) in &mut links {
             bind.memory = self.memory.get(name).copied();
         }
         links
+    }
+
+    /// Whether the user has paused the link, an own one or a neighbour's.
+    pub fn is_paused(&self, link: &str) -> bool {
+        self.paused.contains(link)
     }
 
     /// The interface that is the link of this name.

@@ -1,7 +1,7 @@
 //! This host's links, for everything in the process that uses them: one follower, one table.
 //!
 //! Owns the table in force. A table is made anew when interfaces, the policy file, NetworkManager's
-//! word or a budget change, and sent to all who subscribe: sessions, web mode, SCTP, plain
+//! word, a budget or a pause change, and sent to all who subscribe: sessions, web mode, SCTP, plain
 //! connections. None of them lists interfaces or reads the policy itself, so that none disagrees
 //! with another. Who uses links tells here what they carry ([`Uplinks::count`]).
 //!
@@ -70,6 +70,8 @@ struct State {
     resolved: Vec<Translator>,
     policy: LinkPolicy,
     budgets: Budgets,
+    /// The links that the user has paused.
+    paused: BTreeSet<String>,
     networks: NetworkMemory,
     /// The files that the policy has lists from, or would have where it is faulty.
     lists: Rc<BTreeSet<String>>,
@@ -119,6 +121,7 @@ impl Uplinks {
                 resolved: Vec::new(),
                 policy,
                 budgets: Budgets::default(),
+                paused: BTreeSet::new(),
                 networks: NetworkMemory::default(),
             }),
             roll,
@@ -151,6 +154,21 @@ impl Uplinks {
     /// this returns.
     pub fn count(&self, link: &str, bytes: Bytes) {
         self.0.count(link, bytes);
+    }
+
+    /// The user pauses a link, or takes that back. Holds until the process ends, also while the
+    /// link is gone; there is another table when this returns.
+    pub fn pause(&self, link: &str, paused: bool) {
+        let mut state = self.0.state.borrow_mut();
+        let is_new = match paused {
+            true => state.paused.insert(link.to_owned()),
+            false => state.paused.remove(link),
+        };
+        drop(state);
+        if is_new {
+            tracing::info!(link, paused, "as the user wishes");
+            self.0.publish();
+        }
     }
 
     /// What the network that `interface` is in has taught of carriers; kept for the next time.
@@ -204,6 +222,7 @@ impl Shared {
             gateways,
             policy,
             budgets,
+            paused,
             networks,
             ..
         } = &mut *state;
@@ -211,7 +230,8 @@ impl Shared {
         let table = Table::new(links, &self.wanted, policy, self.revision.get());
         let table = table.with_memory(networks, today());
         budgets.renew(policy, table.facts_with(&self.neighbours));
-        let table = Rc::new(table.with_budgets(budgets.links()));
+        let table = table.with_budgets(budgets.links());
+        let table = Rc::new(table.with_paused(paused.clone()));
         drop(state);
         self.roll.renew(&table);
         // No table is lent out meanwhile: whoever reads one takes a copy of the pointer.

@@ -84,9 +84,9 @@ impl WebLinks {
         self.links.clone()
     }
 
-    /// All that are known, used or not.
-    pub fn roll(&self) -> LinkRoll {
-        self.uplinks.roll().clone()
+    /// Which of them there are, used or not.
+    pub fn uplinks(&self) -> Uplinks {
+        self.uplinks.clone()
     }
 
     /// Follows changes and counts, until it is dropped.
@@ -168,7 +168,8 @@ impl WebLinks {
         let path = terms.path;
         let path = path.or_else(|| insists.then(PathPolicy::default));
         let is_borrowed = self.borrowed.contains(&lender.name);
-        let path = path.filter(|_| !lender.is_shadowed(&table.interfaces));
+        let is_left_out = lender.is_shadowed(&table.interfaces) || table.is_paused(name);
+        let path = path.filter(|_| !is_left_out);
         match path {
             Some(path) if is_borrowed => self.links.set_facts(name, facts(&path, allowance)),
             Some(path) => {

@@ -48,6 +48,8 @@ pub enum Kind {
     Web,
     /// `tabane get`.
     Get,
+    /// `tabane sctp`.
+    Sctp,
     /// `tabane gateway`.
     Gateway,
     /// `tabane expose`.
@@ -74,10 +76,10 @@ impl Instance {
 }
 
 impl Kind {
-    /// Whether it fetches from web servers and has no session.
+    /// Whether it has links and no session.
     #[must_use]
-    pub const fn is_web(self) -> bool {
-        matches!(self, Self::Web | Self::Get)
+    pub const fn has_links_alone(self) -> bool {
+        matches!(self, Self::Web | Self::Get | Self::Sctp)
     }
 
     /// As the command is called.
@@ -90,6 +92,7 @@ impl Kind {
             Self::Relay => "relay",
             Self::Web => "web",
             Self::Get => "get",
+            Self::Sctp => "sctp",
             Self::Gateway => "gateway",
             Self::Expose => "expose",
         }
@@ -100,9 +103,13 @@ impl Kind {
     pub const fn naming(self) -> Naming {
         match self {
             Self::Up | Self::Gateway => Naming::Exclusive,
-            Self::Run | Self::Proxy | Self::Relay | Self::Web | Self::Get | Self::Expose => {
-                Naming::WithPid
-            }
+            Self::Run
+            | Self::Proxy
+            | Self::Relay
+            | Self::Web
+            | Self::Get
+            | Self::Sctp
+            | Self::Expose => Naming::WithPid,
         }
     }
 }

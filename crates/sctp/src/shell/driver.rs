@@ -50,8 +50,14 @@ struct Link {
     waiting: VecDeque<(SocketAddr, Option<IpAddr>, Vec<u8>)>,
     cap: Option<Cap>,
     sent: u64,
-    /// In both directions, with the headers of UDP and IP.
-    carried: Rc<Cell<Bytes>>,
+    carried: Rc<Carried>,
+}
+
+/// What a link has carried, with the headers of UDP and IP.
+#[derive(Debug, Default)]
+pub(crate) struct Carried {
+    pub sent: Cell<Bytes>,
+    pub received: Cell<Bytes>,
 }
 
 /// A link's limit: bytes that may leave now.
@@ -136,7 +142,7 @@ impl Driver {
     }
 
     /// Where a link's packets are counted, headers included, longer than it is here.
-    pub(crate) fn carried(&self, id: LinkId) -> Rc<Cell<Bytes>> {
+    pub(crate) fn carried(&self, id: LinkId) -> Rc<Carried> {
         let link = self.links.get(&id);
         link.map(|link| link.carried.clone()).unwrap_or_default()
     }
@@ -172,10 +178,10 @@ impl Driver {
             self.stack.handle_timers(elapsed);
         }
         for (id, link) in &mut self.links {
-            let carried = &link.carried;
+            let received = &link.carried.received;
             for door in [&mut link.v4, &mut link.v6].into_iter().flatten() {
                 let (stack, batch) = (&mut self.stack, &mut self.batch);
-                self.strangers += door.take_in(*id, carried, batch, stack);
+                self.strangers += door.take_in(*id, received, batch, stack);
             }
         }
         self.flush();
@@ -207,7 +213,7 @@ impl Door {
     fn take_in(
         &self,
         id: LinkId,
-        carried: &Cell<Bytes>,
+        received: &Cell<Bytes>,
         batch: &mut RecvBatch,
         stack: &mut Stack,
     ) -> u64 {
@@ -215,7 +221,7 @@ impl Door {
         while let Ok(1..) = self.socket.try_recv(batch) {
             for datagram in batch.datagrams() {
                 let remote = datagram.meta.remote;
-                count(carried, remote, datagram.payload);
+                count(received, remote, datagram.payload);
                 let local = match self.local {
                     local if local.is_unspecified() => datagram.meta.local_ip.unwrap_or(local),
                     local => local,
@@ -269,7 +275,7 @@ impl Link {
             match sent {
                 Some(Ok(())) => {
                     self.sent += packet::data_bytes(payload) as u64;
-                    count(&self.carried, *remote, payload);
+                    count(&self.carried.sent, *remote, payload);
                 }
                 Some(Err(error)) if error.kind() == io::ErrorKind::WouldBlock => return,
                 // It counts as lost, as on the network.

@@ -23,6 +23,7 @@ use super::links::LinkSet;
 use super::outgoing::Outgoing;
 use super::scheduler::Scheduler;
 use tabane_store::Store;
+use tabane_uplinks::LinksView;
 
 /// After a connection could not be accepted (no descriptors, say), others wait so long.
 const REST: Duration = Duration::from_millis(200);
@@ -74,10 +75,13 @@ pub struct Carried {
     pub reset: Option<String>,
 }
 
-/// Serves until a signal comes. `ready` is told where, `tell` of every connection that has ended.
-pub async fn forward(
+/// Serves until a signal comes. `ready` is told where, `tell` of every connection that has ended;
+/// what `show` makes of the view of the links is kept meanwhile. At the servers' end the peer
+/// chooses, and there are none.
+pub async fn forward<V>(
     order: Order,
     store: &Store,
+    show: impl FnOnce(LinksView) -> Result<V>,
     ready: impl FnOnce(&str),
     tell: impl FnMut(&Carried) -> Result<()>,
 ) -> Result<()> {
@@ -89,6 +93,10 @@ pub async fn forward(
     let mut driver = Driver::start(&scheduler.settings())?;
     let patience = order.patience;
     let door = Door::open(order, &mut driver, store).await?;
+    let _shown = match &door {
+        Door::Programs { links, .. } => Some(show(links.view())?),
+        Door::Servers { .. } => None,
+    };
     ready(&door.name()?);
     let mut forwarding = Forwarding {
         driver,
@@ -386,6 +394,9 @@ impl<T: FnMut(&Carried) -> Result<()>> Forwarding<T> {
             .into_iter()
             .partition(Bridge::is_done);
         self.bridges = alive;
+        if let Door::Programs { links, .. } = &self.door {
+            links.set_associations(self.bridges.len());
+        }
         self.conclude(done)
     }
 

@@ -13,6 +13,7 @@ use std::time::Instant;
 use crate::{Families, LinkId};
 use anyhow::{Result, bail};
 use tabane_base::Bytes;
+use tabane_control::LinkState;
 use tabane_core::PathPolicy;
 use tabane_linux::{
     Egress,
@@ -20,10 +21,14 @@ use tabane_linux::{
 };
 use tokio::sync::watch;
 
-use super::driver::Driver;
+use super::driver::{Carried, Driver};
 use super::ways::{Local, Reach};
 use tabane_store::Store;
 use tabane_uplinks::{COUNT_INTERVAL, LinkRoll, Table, Tally, Uplinks, links};
+
+mod shown;
+
+use shown::Shown;
 
 /// Tries to find a port that is free on every link.
 const PORT_TRIES: usize = 16;
@@ -38,7 +43,9 @@ pub(crate) struct Link {
     egress: Egress,
     pub reach: Reach,
     pub policy: PathPolicy,
-    carried: Rc<Cell<Bytes>>,
+    carried: Rc<Carried>,
+    /// How its paths fared last.
+    state: Rc<Cell<LinkState>>,
 }
 
 impl Link {
@@ -61,6 +68,11 @@ impl Link {
             link: self.reach.link,
             local,
         })
+    }
+
+    /// In both directions.
+    fn carried(&self) -> Bytes {
+        self.carried.sent.get() + self.carried.received.get()
     }
 
     /// Its addresses that are none of these.
@@ -98,6 +110,8 @@ pub(crate) struct LinkSet {
     tally: Tally,
     counted_at: Instant,
     links: Vec<Link>,
+    /// The same, for whoever looks.
+    shown: Rc<Shown>,
     /// What links have carried away that are gone.
     past: Vec<(String, Bytes)>,
     port: u16,
@@ -129,6 +143,7 @@ impl LinkSet {
             tally: Tally::default(),
             counted_at: Instant::now(),
             links: Vec::new(),
+            shown: Rc::default(),
             past: Vec::new(),
             port: 0,
             next: 1,
@@ -157,6 +172,7 @@ impl LinkSet {
                 return Err(error);
             }
         }
+        set.show();
         Ok(set)
     }
 
@@ -210,7 +226,7 @@ impl LinkSet {
     fn count(&mut self) {
         self.counted_at = Instant::now();
         let links = self.links.iter();
-        let totals = links.map(|link| (link.name.clone(), link.carried.get()));
+        let totals = links.map(|link| (link.name.clone(), link.carried()));
         self.tally.count(&self.uplinks, &self.table, totals);
     }
 
@@ -250,6 +266,7 @@ impl LinkSet {
                 Err(error) => tracing::warn!("{error:#}"),
             }
         }
+        self.show();
         (come, gone)
     }
 
@@ -370,6 +387,7 @@ fn usable(table: &Table, families: Named) -> Vec<Link> {
             reach,
             policy: bind.policy,
             carried: Rc::default(),
+            state: Rc::new(Cell::new(LinkState::Active)),
         })
     });
     links.collect()

@@ -185,6 +185,7 @@ impl Outgoing {
     pub(crate) fn tend(&mut self, driver: &mut Driver, links: &LinkSet) {
         let stack = &mut driver.stack;
         let paths = stack.paths(self.endpoint);
+        links.note(&paths);
         let works = |status: &&PathStatus| status.state == PathState::Active;
         let tier_of = |status: &PathStatus| links.get(status.way.link).map(Link::tier);
         let working = paths.iter().filter(works).filter_map(tier_of).min();

@@ -17,6 +17,7 @@ use super::outgoing::{Outgoing, Stage};
 use super::report::{LinkReport, PathReport, Progress, Report};
 use super::scheduler::Scheduler;
 use tabane_store::Store;
+use tabane_uplinks::LinksView;
 
 /// How often paths are looked after.
 const TEND: Duration = Duration::from_millis(200);
@@ -41,13 +42,20 @@ pub struct Order {
     pub patience: Duration,
 }
 
-/// Sends it; what is told comes after the receiver has everything.
-pub async fn send(order: Order, store: &Store) -> Result<Report> {
+/// Sends it; what is told comes after the receiver has everything. What `show` makes of the view of
+/// the links is kept meanwhile.
+pub async fn send<T>(
+    order: Order,
+    store: &Store,
+    show: impl FnOnce(LinksView) -> Result<T>,
+) -> Result<Report> {
     let source = Source::open(order.file.as_deref())?;
     let mut driver = Driver::start(&order.scheduler.settings())?;
     let (remotes, port) = (&order.remotes, order.port);
     let links = LinkSet::open(&mut driver, order.links.clone(), remotes, store).await?;
     let outgoing = Outgoing::begin(&mut driver, &links, remotes, port, order.scheduler)?;
+    links.set_associations(1);
+    let _shown = show(links.view())?;
     let mut sending = Sending {
         length: source.length,
         source: Some(source),

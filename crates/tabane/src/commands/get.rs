@@ -28,7 +28,7 @@ use crate::output;
 use crate::program;
 use crate::signals;
 use tabane_store::{RelayName, Span, Store, atomic_file};
-use tabane_uplinks::{LinkRoll, PolicyTextFile, WebLinks, WebView};
+use tabane_uplinks::{LinksView, PolicyTextFile, Uplinks, WebLinks};
 
 mod meter;
 
@@ -125,7 +125,7 @@ async fn get(args: &GetArgs, job: Job, client: &Rc<Client>, store: &Store) -> Re
     let mut meter = Meter::new(is_shown);
     let about: Vec<_> = job.urls.iter().map(ToString::to_string).collect();
     let about = format!("tabane get {}", about.join(" "));
-    let roll = web.roll();
+    let uplinks = web.uplinks();
     let fetched = async {
         let digest = args.sha256.as_ref();
         let watch = move |progress: &Progress| meter.show(progress);
@@ -143,7 +143,7 @@ async fn get(args: &GetArgs, job: Job, client: &Rc<Client>, store: &Store) -> Re
         }
     };
     let (outcome, path) = tokio::select! {
-        never = seen(about, &links, roll, store) => never?,
+        never = seen(about, &links, uplinks, store) => never?,
         fetched = fetched => fetched?,
         () = web.follow() => bail!("the kernel tells no more of interfaces"),
         arrived = signals.next() => {
@@ -156,9 +156,9 @@ async fn get(args: &GetArgs, job: Job, client: &Rc<Client>, store: &Store) -> Re
 }
 
 /// Has `tabane status` see this while it is polled, once it is known to take its time.
-async fn seen<T>(about: String, links: &Links, roll: LinkRoll, store: &Store) -> Result<T> {
+async fn seen<T>(about: String, links: &Links, uplinks: Uplinks, store: &Store) -> Result<T> {
     sleep(SEEN_AFTER).await;
-    let _visible = Instance::of_web(
+    let _visible = Instance::of_links(
         &Description {
             kind: Kind::Get,
             name: format!("get-{}", std::process::id()),
@@ -166,7 +166,7 @@ async fn seen<T>(about: String, links: &Links, roll: LinkRoll, store: &Store) ->
             relays: Vec::new(),
             policy: Some(PolicyTextFile::of(store)),
         },
-        WebView::new(links.clone(), roll, || 1),
+        LinksView::of_web(links.clone(), uplinks, || 1),
     )?;
     std::future::pending().await
 }

@@ -8,9 +8,11 @@ use anyhow::Result;
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, Subcommand, ValueEnum};
 use tabane_base::{Bytes, Duration};
+use tabane_control::Kind;
 
 use crate::event_loop;
 use crate::failure::Failure;
+use crate::instance::{Description, Instance};
 use crate::output;
 use tabane_sctp::shell::{
     PORT, Scheduler, UDP_PORT,
@@ -20,6 +22,7 @@ use tabane_sctp::shell::{
     resolve, sender,
 };
 use tabane_store::{Span, Store};
+use tabane_uplinks::{LinksView, PolicyTextFile};
 
 /// Send over all paths to an SCTP endpoint at once; only the sender is changed
 ///
@@ -236,7 +239,9 @@ pub(crate) fn run(args: SctpArgs, store: &Store) -> Result<ExitCode> {
                 timeout: Duration::from_secs(args.peer.timeout),
                 patience: args.patience.0,
             };
-            let report = event_loop::carry(sender::send(order, store))?;
+            let about = format!("tabane sctp send to {}", args.peer.to.join(","));
+            let show = |view| show(about, view, store);
+            let report = event_loop::carry(sender::send(order, store, show))?;
             tell(&report, args.json, "sent")?;
         }
         SctpCommand::Recv(args) => {
@@ -265,11 +270,25 @@ pub(crate) fn run(args: SctpArgs, store: &Store) -> Result<ExitCode> {
             let json = args.json;
             let ready = |place: &str| output::note(format_args!("tabane: taking {place}"));
             let tell = |carried: &Carried| tell_carried(carried, json);
-            let forward = forward::forward(forward_order(args)?, store, ready, tell);
+            let about = format!("tabane sctp forward to {}", args.to.join(","));
+            let show = |view| show(about, view, store);
+            let forward = forward::forward(forward_order(args)?, store, show, ready, tell);
             event_loop::carry(forward)?;
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Has `tabane status` see the links, and pauses them.
+fn show(about: String, view: LinksView, store: &Store) -> Result<Instance> {
+    let description = Description {
+        kind: Kind::Sctp,
+        name: format!("sctp-{}", std::process::id()),
+        about,
+        relays: Vec::new(),
+        policy: Some(PolicyTextFile::of(store)),
+    };
+    Instance::of_links(&description, view)
 }
 
 fn forward_order(args: ForwardArgs) -> Result<forward::Order> {

@@ -31,9 +31,9 @@ const MAX_EVENTS: usize = 5;
 
 /// Show what a running tabane does: links, rates, sessions, and what is wrong
 ///
-/// Asks `tabane run`, `proxy`, `up`, `expose`, `relay`, `web`, `get` or `gateway` by its control
-/// socket. Each user sees their own; root's are in /run/tabane, others' in $XDG_RUNTIME_DIR/tabane
-/// (or the directory in TABANE_RUNTIME).
+/// Asks `tabane run`, `proxy`, `up`, `expose`, `relay`, `web`, `get`, `sctp` or `gateway` by its
+/// control socket. Each user sees their own; root's are in /run/tabane, others' in
+/// $XDG_RUNTIME_DIR/tabane (or the directory in TABANE_RUNTIME).
 #[derive(Debug, Args)]
 pub(crate) struct StatusArgs {
     #[command(flatten)]
@@ -126,8 +126,8 @@ fn text(state: &State) -> String {
         parts.extend(exits::table(&state.sessions));
         parts.extend(exposures::table(&state.exposures));
         parts.extend(routes::table(&state.routes));
-    } else if state.instance.kind.is_web() {
-        parts.push(web_links(&state.links));
+    } else if state.instance.kind.has_links_alone() {
+        parts.push(links_alone(&state.links));
         parts.extend(unused(&state.links));
     } else {
         parts.push(links(&state.links));
@@ -165,6 +165,7 @@ fn heading(state: &State) -> String {
         | Kind::Relay
         | Kind::Web
         | Kind::Get
+        | Kind::Sctp
         | Kind::Gateway
         | Kind::Expose => instance.about.clone(),
     };
@@ -215,13 +216,15 @@ fn unused(links: &[Link]) -> Option<String> {
     (!lines.is_empty()).then(|| lines.join("\n"))
 }
 
-/// Links that fetch: there is no path that could be measured, but connections fail one by one.
-fn web_links(links: &[Link]) -> String {
+/// Links without a session: there is no path that could be measured, but connections fail one by
+/// one.
+fn links_alone(links: &[Link]) -> String {
     let kind = |it: &Link| if it.is_lent { "neighbour" } else { "own" };
     output::items(
         links,
         &[
             ("link", &|it| it.name.clone()),
+            ("state", &|it| it.state.name().to_owned()),
             ("kind", &|it| kind(it).to_owned()),
             ("Mbit/s in", &|it| megabits(it.traffic.received_bps)),
             ("out", &|it| megabits(it.traffic.sent_bps)),
@@ -335,6 +338,7 @@ fn totals(state: &State) -> String {
         Kind::Web | Kind::Get => {
             format!("{both}answers  and tunnels under way: {}", totals.streams)
         }
+        Kind::Sctp => format!("{both}associations {}", totals.streams),
         Kind::Run | Kind::Proxy | Kind::Up | Kind::Relay | Kind::Expose => format!(
             "{both}sessions {} ({} so far{}), {}{dropped}",
             totals.sessions,

@@ -30,7 +30,7 @@ use crate::program::Program;
 use crate::signals;
 use tabane_client::environment::web_variables;
 use tabane_store::{RelayName, Store};
-use tabane_uplinks::{PolicyTextFile, WebLinks, WebView};
+use tabane_uplinks::{LinksView, PolicyTextFile, WebLinks};
 
 mod ca;
 
@@ -178,7 +178,7 @@ async fn serve(
     };
     let interception = intercepted.map(|(interception, _)| interception);
     let web = Web::new(client, links.clone(), maps, interception, journal, address);
-    let _visible = Instance::of_web(
+    let _visible = Instance::of_links(
         &Description {
             kind: Kind::Web,
             name: format!("web-{}", std::process::id()),
@@ -186,7 +186,7 @@ async fn serve(
             relays: Vec::new(),
             policy: Some(PolicyTextFile::of(store)),
         },
-        WebView::new(links, found.roll(), {
+        LinksView::of_web(links, found.uplinks(), {
             let web = Rc::downgrade(&web);
             move || web.upgrade().map_or(0, |web| web.under_way())
         }),

@@ -146,9 +146,13 @@ impl App {
                 .iter()
                 .map(|it| of_gateway(it, state))
                 .collect(),
-            Kind::Run | Kind::Proxy | Kind::Up | Kind::Web | Kind::Get | Kind::Expose => {
-                state.links.iter().map(of_link).collect()
-            }
+            Kind::Run
+            | Kind::Proxy
+            | Kind::Up
+            | Kind::Web
+            | Kind::Get
+            | Kind::Sctp
+            | Kind::Expose => state.links.iter().map(of_link).collect(),
         };
         let rate = |row: &Row| {
             row.traffic

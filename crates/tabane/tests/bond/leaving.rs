@@ -1,12 +1,14 @@
 //! A link that is not to be used any more is left within 200 ms, in every mode: what its interface
 //! carries is looked at until nothing more comes, while another link goes on.
 //!
-//! Shared by the tests of all modes (`#[path]`); knows none of them.
+//! Shared by the tests of all modes (`#[path]`), with `asking`; knows none of them.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
+
+use crate::asking::{ask, await_told};
 
 /// Until a link has carried its last, from the moment when something is done to it.
 const LEFT: Duration = Duration::from_millis(200);
@@ -134,6 +136,21 @@ impl Leaving<'_> {
             };
             self.try_to(entry, leave, left, back);
         }
+    }
+
+    /// The same by a pause that the instance with this socket is asked for.
+    pub(crate) fn try_pause(&self, socket: &Path) {
+        let [link, _] = self.links;
+        let pause = |paused: bool| {
+            let body = format!("{{\"paused\": {paused}}}");
+            ask(socket, "PUT", &format!("/v1/links/{link}"), &body);
+        };
+        let left = || {
+            let at = self.await_left("pause", "paused");
+            await_told(socket, link, "paused");
+            at
+        };
+        self.try_to("pause", || pause(true), left, || pause(false));
     }
 
     /// Puts the policy in force, with this in the link's entry.

@@ -2,7 +2,7 @@
 
 use std::process::Stdio;
 
-use crate::asking::{ask, await_told};
+use crate::asking::await_told;
 use crate::leaving::{ENTRIES, Leaving};
 use crate::world::{World, first_line, ip};
 
@@ -36,17 +36,7 @@ pub(crate) fn leaves_what_is_not_to_be_used(world: &World, leaving: &Leaving<'_>
         await_told(word);
     };
     leaving.try_entries(&ENTRIES, told, || {});
-
-    let pause = |paused: bool| {
-        let body = format!("{{\"paused\": {paused}}}");
-        ask(&socket, "PUT", &format!("/v1/links/{link}"), &body);
-    };
-    let left = || {
-        let at = leaving.await_left("pause", "paused");
-        await_told("paused");
-        at
-    };
-    leaving.try_to("pause", || pause(true), left, || pause(false));
+    leaving.try_pause(&socket);
 }
 
 /// By an address and an interface that go.

@@ -13,7 +13,7 @@ use nix::sys::socket::{setsockopt, sockopt::Linger};
 use serde_json::Value;
 use tabane_linux::netns::Netns;
 
-use super::{BOTH, ONE, World, await_that};
+use super::{BOTH, ONE, World, asking, await_that};
 
 const SERVER: &str = "127.0.0.1:8080";
 
@@ -145,6 +145,31 @@ fn connections_are_carried_with_their_endings() {
     };
     let asking: Vec<_> = (0..6).map(begin).collect();
     asking.into_iter().for_each(|one| one.join().unwrap());
+    serving.join().unwrap();
+}
+
+#[test]
+fn a_paused_link_carries_no_connection_until_it_is_taken_back() {
+    let Some(world) = World::new() else { return };
+    let serving = answer(listen(&world), 2);
+    let (mut near, _far) = both_ends(&world, BOTH);
+    let socket = world.path(&format!("runtime/sctp-{}.sock", near.child.id()));
+    let carried = |link: &str| {
+        let traffic = &asking::told(&socket, link)["traffic"];
+        let [sent, received] =
+            ["sent_bytes", "received_bytes"].map(|name| traffic[name].as_u64().unwrap());
+        sent + received
+    };
+    for (paused, most, least) in [(true, 0, 0), (false, u64::MAX, 100_000)] {
+        let body = format!("{{\"paused\": {paused}}}");
+        let told = asking::ask(&socket, "PUT", "/v1/links/link2", &body);
+        assert!(told.contains(&format!("\"paused\":{paused}")), "{told}");
+        ask(connect(&world, &near), 1_000_000);
+        near.next();
+        let by_it = carried("link2");
+        assert!((least..=most).contains(&by_it), "{paused}: {by_it}");
+        assert!(carried("link1") > 500_000);
+    }
     serving.join().unwrap();
 }
 

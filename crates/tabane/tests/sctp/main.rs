@@ -7,6 +7,8 @@
 
 #![allow(clippy::unwrap_used, missing_docs)]
 
+#[path = "../bond/asking.rs"]
+mod asking;
 mod forward;
 mod ipv6;
 #[path = "../bond/leaving.rs"]
@@ -95,6 +97,7 @@ impl World {
         let mut command = host.command(TABANE);
         command.arg("sctp").args(arguments);
         command.env("TABANE_CONFIG", self.path("config"));
+        command.env("TABANE_RUNTIME", self.path("runtime"));
         command.env_remove("RUST_LOG");
         command.stdin(Stdio::null());
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -264,7 +267,8 @@ fn a_link_that_comes_is_used() {
     assert!(carried(&sent, "link2") > 100_000, "{sent}");
 }
 
-/// By policy, a budget's end, an address that goes, and a cable. `tabane links` says why.
+/// By policy, a budget's end, a pause, an address that goes, and a cable. `tabane links` says why,
+/// and so does the transfer itself.
 #[test]
 fn a_transfer_leaves_a_link_within_200_ms() {
     let Some(world) = World::new() else { return };
@@ -278,7 +282,8 @@ fn a_transfer_leaves_a_link_within_200_ms() {
         let mut links = world.lab.client().command(TABANE);
         links
             .arg("links")
-            .env("TABANE_CONFIG", world.path("config"));
+            .env("TABANE_CONFIG", world.path("config"))
+            .env("TABANE_RUNTIME", world.path("runtime"));
         links
     };
     let leaving = leaving::Leaving {
@@ -288,13 +293,24 @@ fn a_transfer_leaves_a_link_within_200_ms() {
         policy: String::new(),
         list: &list,
     };
-    leaving.try_entries(&leaving::ENTRIES, |_| {}, || {});
+    let runtime = world.path("runtime");
+    let socket = runtime.join(format!("sctp-{}.sock", sender.id()));
+    await_that("a control socket", || socket.exists());
+    let told = |word: &str| {
+        asking::await_told(&socket, "link2", word);
+    };
+    leaving.try_entries(&leaving::ENTRIES, told, || {});
+    leaving.try_pause(&socket);
     let client = |words: &str| {
         let mut ip = world.lab.client().command("ip");
         let output = ip.args(words.split(' ')).output().unwrap();
         assert!(output.status.success(), "{words}: {output:?}");
     };
-    let left = || leaving.await_left("no address", "no global address");
+    let left = || {
+        let at = leaving.await_left("no address", "no global address");
+        told("no global address");
+        at
+    };
     let restore = || {
         client("addr add 10.77.2.2/24 dev link2");
         client("route add default via 10.77.2.1 dev link2 metric 102");

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-use crate::asking::await_told;
+use crate::asking::{ask, await_told, told};
 use crate::leaving::{ENTRIES, Leaving, METERED};
 use crate::street::{SERVER, Street};
 use crate::{PROXY, serve};
@@ -43,13 +43,14 @@ fn leaving<'a>(street: &'a Street, pid: u32, list: &'a dyn Fn() -> Command) -> L
     }
 }
 
-/// By policy, a budget's end, an address and an interface that go.
+/// By policy, a budget's end, a pause, an address and an interface that go.
 fn leaves_in_every_way(street: &Street, leaving: &Leaving<'_>, socket: &Path) {
     let await_told = |word: &str| await_told(socket, "c2", word);
     let told = |word: &str| {
         await_told(word);
     };
     leaving.try_entries(&ENTRIES[1..], told, || {});
+    leaving.try_pause(socket);
 
     let route = || street.ip("c", "route add default via 10.72.2.2 dev c2 metric 2");
     let lose = || street.ip("c", "addr flush dev c2");
@@ -107,6 +108,52 @@ fn a_download_by_the_proxy_leaves_a_link_within_200_ms() {
     let list = || street.tabane(&["links"]);
     let leaving = leaving(&street, proxy.id(), &list);
     leaves_in_every_way(&street, &leaving, &street.directory.join(socket));
+}
+
+#[test]
+fn a_neighbour_s_link_is_left_while_it_is_paused() {
+    let Some(street) = Street::new() else {
+        return;
+    };
+    let _lending = street.lend();
+    let proxy = serve(&street, &[]);
+    street.publish("endless", ENDLESS);
+    let mut curl = street.client("curl");
+    let url = format!("http://{SERVER}/endless");
+    curl.args(["-sS", "-o", "/dev/null", "-x", PROXY, &url]);
+    let _download = Download::begin(curl);
+    let socket = street
+        .directory
+        .join(format!("runtime/web-{}.sock", proxy.id()));
+    let carried = |link: &str| {
+        let received = &told(&socket, link)["traffic"]["received_bytes"];
+        received.as_u64().unwrap_or_default()
+    };
+    let await_more = |link: &str, bytes: u64| {
+        let (before, deadline) = (carried(link), Instant::now() + Duration::from_secs(30));
+        while carried(link) < before + bytes {
+            assert!(
+                Instant::now() < deadline,
+                "{link}: {:#}",
+                told(&socket, link)
+            );
+        }
+    };
+    let pause = |paused: bool| {
+        let body = format!("{{\"paused\": {paused}}}");
+        ask(&socket, "PUT", "/v1/links/nextdoor", &body);
+    };
+    await_more("nextdoor", 300_000);
+    pause(true);
+    await_told(&socket, "nextdoor", "paused");
+    // What the answer to the pause did not show yet.
+    await_more("c1", 500_000);
+    let before = carried("nextdoor");
+    assert!(before >= 300_000, "what it has carried is told meanwhile");
+    await_more("c1", 2_000_000);
+    assert_eq!(carried("nextdoor"), before);
+    pause(false);
+    await_more("nextdoor", 300_000);
 }
 
 #[test]

@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::links::tests::interface;
+use crate::links_view::LinksView;
+use tabane_control::{Instance, InstanceView, Kind, Link, LinkChange, LinkState, Traffic};
 use tabane_linux::interfaces::DefaultRoute;
 use tabane_store::{NETWORKS_FILE, Network, POLICY_FILE, Scratch, USAGE_FILE};
 
@@ -112,6 +114,118 @@ fn every_reason_not_to_use_a_link_is_in_the_next_table_with_its_words() {
     let faulty = Policy::parse("[[link]]\nuse = 'sometimes'\n").map_err(Into::into);
     host.uplinks.0.on_policy(faulty);
     assert!(host.uplinks.roll().policy_fault().is_some());
+}
+
+#[test]
+fn a_pause_holds_whatever_becomes_of_the_link_until_it_is_taken_back() {
+    let host = Host::new("");
+    let mut tables = host.uplinks.subscribe();
+    tables.borrow_and_update();
+    let mut next = || {
+        assert!(tables.has_changed().unwrap());
+        tables.borrow_and_update().links()
+    };
+    let shown = || {
+        let mut links = Vec::new();
+        let roll = host.uplinks.roll();
+        roll.complete(&mut links, |_| Traffic::default());
+        let link = links.into_iter().find(|link| link.name == "usb0");
+        link.map(|link| (link.state, link.paused))
+    };
+    host.uplinks.pause("usb0", true);
+    assert!(next().keys().eq(["wlan0"]));
+    assert_eq!(host.why(), "paused");
+    assert_eq!(shown(), Some((LinkState::Paused, true)));
+    assert_eq!(host.uplinks.roll().usable(), ["wlan0"]);
+    // Once more is no news.
+    host.uplinks.pause("usb0", true);
+    assert!(!tables.has_changed().unwrap());
+    let mut next = || tables.borrow_and_update().links();
+
+    host.set_policy(NEVER);
+    assert!(host.why().contains("says never"), "{}", host.why());
+    assert_eq!(shown(), Some((LinkState::Unused, true)));
+    host.set_policy("");
+    let both = host.uplinks.table().interfaces.clone();
+    host.uplinks.0.on_interfaces(both[1..].to_vec());
+    assert_eq!(host.why(), "not there any more");
+    host.uplinks.0.on_interfaces(both);
+    assert!(next().keys().eq(["wlan0"]));
+    assert_eq!(host.why(), "paused");
+
+    host.uplinks.pause("usb0", false);
+    assert!(next().keys().eq(["usb0", "wlan0"]));
+    assert_eq!((host.why(), shown()), (String::new(), None));
+    assert_eq!(host.uplinks.roll().usable(), ["usb0", "wlan0"]);
+}
+
+#[test]
+fn a_pause_beats_whoever_insists_on_the_link() {
+    let host = Host::new(NEVER);
+    let (files, _) = Files::start(&host.store).unwrap();
+    let interfaces = host.uplinks.table().interfaces.clone();
+    let policy = LinkPolicy::load(&host.store).unwrap();
+    let wanted = vec!["usb0".to_owned()];
+    let roll = LinkRoll::default();
+    let insisting = Uplinks::with(interfaces, policy, wanted, roll, files, Vec::new());
+    assert!(insisting.table().links().keys().eq(["usb0"]));
+    insisting.pause("usb0", true);
+    assert!(insisting.table().links().is_empty());
+    assert_eq!(insisting.roll().why_unused("usb0").unwrap(), "paused");
+}
+
+#[tokio::test]
+async fn a_view_pauses_links_and_keeps_what_they_carried() {
+    let host = Host::new("");
+    let instance = Instance::new(Kind::Sctp, "sctp-1".to_owned(), String::new(), None);
+    let in_use = Rc::new(RefCell::new(vec![("usb0", 1, 700), ("wlan0", 2, 30)]));
+    let seen = {
+        let in_use = in_use.clone();
+        move || {
+            let link = |(name, number, sent_bytes): &(&str, u32, u64)| {
+                let traffic = Traffic {
+                    sent_bytes: *sent_bytes,
+                    ..Traffic::default()
+                };
+                let link = Link::new(name, LinkState::Active);
+                (*number, Link { traffic, ..link })
+            };
+            in_use.borrow().iter().map(link).collect()
+        }
+    };
+    let (_tell, changes) = watch::channel(());
+    let mut view = LinksView::new(host.uplinks.clone(), seen, changes, || 1);
+    let mut look = async |change: Option<LinkChange>| {
+        let changed = change.map(|change| view.change_link("usb0", change));
+        let mut state = tabane_control::State::of(&instance);
+        view.look(&mut state).await;
+        let link = state.links.iter().find(|link| link.name == "usb0").unwrap();
+        assert_eq!(state.links.len(), 2);
+        let sums = (link.traffic.sent_bytes, state.totals.traffic.sent_bytes);
+        (changed, link.state, link.paused, sums)
+    };
+    let pause = |paused| LinkChange {
+        weight: None,
+        paused: Some(paused),
+    };
+    let active = (None, LinkState::Active, false, (700, 730));
+    assert_eq!(look(None).await, active);
+    // Who uses it has not heard of it yet, and then has.
+    let paused = (Some(Ok(())), LinkState::Paused, true, (700, 730));
+    assert_eq!(look(Some(pause(true))).await, paused);
+    in_use.borrow_mut().remove(0);
+    assert_eq!(look(Some(pause(true))).await, paused);
+    let weight = LinkChange {
+        weight: Some(0.5),
+        ..pause(false)
+    };
+    let (refused, _, is_paused, _) = look(Some(weight)).await;
+    assert!(refused.unwrap().is_err() && is_paused);
+    let coming = (Some(Ok(())), LinkState::Opening, false, (700, 730));
+    assert_eq!(look(Some(pause(false))).await, coming);
+    in_use.borrow_mut().push(("usb0", 3, 50));
+    let again = (None, LinkState::Active, false, (750, 780));
+    assert_eq!(look(None).await, again);
 }
 
 #[test]
