@@ -138,14 +138,11 @@ impl Gatekeeper {
         let mut save_at = Instant::now() + self.keeper.interval();
         // Whoever is asked about newcomers may take long: a change does not wait for that.
         let mut enrolling: Option<Pin<Box<dyn Future<Output = ()> + '_>>> = None;
-        let (mut waiting, mut asked_at) = (WaitingRoom::default(), Instant::now());
+        let mut waiting = WaitingRoom::default();
         loop {
-            let mut due = waiting.due_at(Instant::now());
-            if enrolling.is_none() && due.is_some_and(|at| at <= Instant::now()) {
-                asked_at = Instant::now();
+            if enrolling.is_none() && !waiting.is_empty() {
                 enrolling = self.enrol_next(&mut waiting, &monitor);
             }
-            due = due.filter(|_| enrolling.is_none());
             let enrolled = async {
                 match &mut enrolling {
                     Some(enrolling) => enrolling.await,
@@ -153,11 +150,7 @@ impl Gatekeeper {
                 }
             };
             tokio::select! {
-                () = enrolled => {
-                    enrolling = None;
-                    waiting.on_answer(asked_at, Instant::now());
-                }
-                () = sleep_until(due.unwrap_or(asked_at)), if due.is_some() => {}
+                () = enrolled => enrolling = None,
                 Some(first) = newcomers.recv() => {
                     let more = std::iter::from_fn(|| newcomers.try_recv().ok());
                     for (applicant, is_known) in std::iter::once(first).chain(more) {

@@ -1,6 +1,6 @@
 //! Those about whom the keeper has to be asked, until it is.
 //!
-//! Owns whose turn it is, when, and how long anybody waits for it. Pure: asked with the time.
+//! Owns whose turn it is, and how long anybody waits for it. Pure: asked with the time.
 
 use std::collections::VecDeque;
 
@@ -9,10 +9,6 @@ use tokio::time::Instant;
 
 /// About so many the keeper is asked at a time: as many as one question takes.
 const MOST_ASKED: usize = 40;
-/// The keeper rests for so many times as long as its last answer took, and no longer than this:
-/// whoever comes meanwhile is answered together, by one look at the list and one write.
-const REST: u32 = 4;
-const MOST_REST: Duration = Duration::from_millis(50);
 /// How long anybody waits for its turn: half a handshake's patience is left for the answer.
 const PATIENCE: Duration = Duration::from_secs(4);
 
@@ -20,17 +16,12 @@ const PATIENCE: Duration = Duration::from_secs(4);
 pub(crate) struct WaitingRoom<T> {
     known: VecDeque<(Instant, T)>,
     strangers: VecDeque<(Instant, T)>,
-    /// Until when the keeper rests, unless as many wait as it is asked about at a time.
-    rests_until: Option<Instant>,
 }
 
 impl<T> Default for WaitingRoom<T> {
     fn default() -> Self {
-        Self {
-            known: VecDeque::new(),
-            strangers: VecDeque::new(),
-            rests_until: None,
-        }
+        let (known, strangers) = (VecDeque::new(), VecDeque::new());
+        Self { known, strangers }
     }
 }
 
@@ -43,18 +34,8 @@ impl<T> WaitingRoom<T> {
         room.push_back((now, who));
     }
 
-    /// When the keeper is to be asked; `None` where nobody waits.
-    pub(crate) fn due_at(&self, now: Instant) -> Option<Instant> {
-        match self.known.len() + self.strangers.len() {
-            0 => None,
-            MOST_ASKED.. => Some(now),
-            _ => Some(self.rests_until.unwrap_or(now)),
-        }
-    }
-
-    /// The keeper has answered.
-    pub(crate) fn on_answer(&mut self, asked_at: Instant, now: Instant) {
-        self.rests_until = Some(now + ((now - asked_at) * REST).min(MOST_REST));
+    pub(crate) fn is_empty(&self) -> bool {
+        self.known.is_empty() && self.strangers.is_empty()
     }
 
     /// Those who have waited in vain.
@@ -98,29 +79,6 @@ mod tests {
         let late = room.overdue(begin + PATIENCE + Duration::from_nanos(1));
         assert_eq!(late, (75..100).collect::<Vec<_>>());
         assert_eq!(room.next(), [300]);
-        assert_eq!(room.due_at(begin), None);
-    }
-
-    #[test]
-    fn a_lone_newcomer_waits_for_nothing_and_many_are_answered_together() {
-        let begin = Instant::now();
-        let at = |ms| begin + Duration::from_millis(ms);
-        let mut room = WaitingRoom::default();
-        room.enter(begin, 0, false);
-        assert_eq!(room.due_at(begin), Some(begin));
-        room.next();
-        room.on_answer(begin, at(3));
-        room.enter(at(3), 1, false);
-        assert_eq!(room.due_at(at(3)), Some(at(15)), "four times three");
-        (2..=40).for_each(|n| room.enter(at(4), n, false));
-        assert_eq!(
-            room.due_at(at(4)),
-            Some(at(4)),
-            "more would wait for the next turn"
-        );
-        room.on_answer(at(5), at(1_005));
-        room.next();
-        room.enter(at(1_006), 40, true);
-        assert_eq!(room.due_at(at(1_006)), Some(at(1_055)), "a slow keeper");
+        assert!(room.is_empty());
     }
 }
