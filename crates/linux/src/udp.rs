@@ -214,13 +214,34 @@ impl UdpSocket {
             .try_io(Interest::READABLE, |socket| batch.fill(&self.state, socket))
     }
 
-    /// The same, where the event loop may not have been told yet of what has come.
+    /// The same for a task that is to be woken when something comes, `unasked` also where the event
+    /// loop has not been told yet of what has come. What does not fill the batch was all there is:
+    /// no second call asks for that.
     ///
     /// # Errors
-    /// As [`try_recv`](Self::try_recv) has them.
-    pub fn recv_unasked(&self, batch: &mut RecvBatch) -> io::Result<usize> {
+    /// As [`try_recv`](Self::try_recv) has them; after each, the next call may be ready.
+    pub fn poll_recv(
+        &self,
+        cx: &mut Context<'_>,
+        batch: &mut RecvBatch,
+        unasked: bool,
+    ) -> Poll<io::Result<usize>> {
         batch.clear();
-        batch.fill(&self.state, self.io.get_ref())
+        // Before receiving: what comes from then on is told of anew.
+        let mut told = match self.io.poll_read_ready(cx) {
+            Poll::Ready(told) => Some(told?),
+            Poll::Pending if unasked => None,
+            Poll::Pending => return Poll::Pending,
+        };
+        let received = batch.fill(&self.state, self.io.get_ref());
+        let is_drained = match &received {
+            Ok(_) => !batch.is_full(),
+            Err(error) => error.kind() == io::ErrorKind::WouldBlock,
+        };
+        if is_drained && let Some(told) = &mut told {
+            told.clear_ready();
+        }
+        Poll::Ready(received)
     }
 
     /// Sends `transmit`, as one GSO batch where the route can do so, else datagram by datagram.

@@ -42,6 +42,7 @@ use crate::monitor::HostMonitor;
 use hosted::HostedSession;
 use turn::{State, run};
 
+pub(crate) use moderation::rest;
 pub(crate) use notice::Notice;
 pub(crate) use sieve::Sieve;
 pub use volume::Volume;

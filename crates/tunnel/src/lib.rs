@@ -97,6 +97,7 @@ pub fn block_on<F: Future>(future: F) -> io::Result<F::Output> {
     }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
+        .on_thread_park(engine::rest)
         .build()?;
     let local = tokio::task::LocalSet::new();
     let output = runtime.block_on(local.run_until(future));

@@ -40,6 +40,12 @@ impl Session {
         self.streams.rtt()
     }
 
+    /// The shortest round trip that a path of it has had of late; none without paths.
+    #[must_use]
+    pub fn nearest_round_trip(&self) -> Option<Duration> {
+        self.paths.iter().map(|path| path.rtt().min()).min()
+    }
+
     /// How far the sender of a stream may go beyond our reader: the more, the faster it reads.
     #[must_use]
     pub fn stream_window(&self, id: StreamId) -> usize {

@@ -67,6 +67,12 @@ impl RecvBatch {
         }
     }
 
+    /// Whether the last receive brought as much as there is room for, so that more may be there.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.filled == BATCH_SIZE
+    }
+
     pub(super) fn clear(&mut self) {
         self.filled = 0;
     }

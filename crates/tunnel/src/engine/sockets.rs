@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use tabane_core::{FourTuple, SocketId, Transmit, TransmitBatch};
 use tabane_linux::udp::{BoundUdp, Meta};
@@ -147,28 +147,24 @@ impl Sockets {
         std::mem::take(&mut self.lost)
     }
 
-    /// Receives into `batch`; `false` where there was nothing. `unasked` receives what the loop has
-    /// not been told of, too.
-    pub(super) fn try_recv(&self, index: usize, batch: &mut RecvBatch, unasked: bool) -> bool {
-        let socket = &self.sockets[index].socket;
-        let received = match unasked {
-            true => socket.recv_unasked(batch),
-            false => socket.try_recv(batch),
-        };
-        match received {
-            Ok(_) => true,
+    /// Receives into `batch`; `unasked` what the loop has not been told of, too. After `true` there
+    /// may be more, and after `false` there is none that the loop is not told of.
+    pub(super) fn poll_recv(
+        &self,
+        index: usize,
+        cx: &mut Context<'_>,
+        batch: &mut RecvBatch,
+        unasked: bool,
+    ) -> Poll<bool> {
+        match ready!(self.sockets[index].socket.poll_recv(cx, batch, unasked)) {
+            Ok(_) => Poll::Ready(batch.is_full()),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Poll::Ready(false),
             Err(error) => {
                 // ICMP errors of earlier sends surface here; losses are core's affair.
-                if error.kind() != io::ErrorKind::WouldBlock {
-                    tracing::trace!(%error, "receive");
-                }
-                false
+                tracing::trace!(%error, "receive");
+                Poll::Ready(true)
             }
         }
-    }
-
-    pub(super) fn poll_readable(&self, index: usize, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.sockets[index].socket.poll_readable(cx)
     }
 
     /// Where a datagram that socket `index` received came from.

@@ -20,7 +20,7 @@ use tokio::task::AbortHandle;
 use super::SessionId;
 use super::attendance::Attendance;
 use super::hosted::HostedSession;
-use super::moderation::{Heard, Moderation};
+use super::moderation::{Heard, Moderation, rest_until};
 use super::notice::{Notice, Notices};
 use super::sieve::Sieve;
 use super::sockets::Sockets;
@@ -65,6 +65,8 @@ pub(super) struct State {
     attendance: Attendance,
     moderation: Moderation,
     heard: Heard,
+    /// The shortest round trip of the sessions that took part in this turn.
+    nearest: Option<Duration>,
     preemption: Preemption,
     pub(super) received: RecvBatch,
     pub(super) transmits: TransmitBatch,
@@ -106,6 +108,7 @@ impl State {
             attendance: Attendance::default(),
             moderation: Moderation::default(),
             heard: Heard::default(),
+            nearest: None,
             preemption: Preemption::of_this_thread(),
             received: RecvBatch::new(),
             transmits: TransmitBatch::new(TRANSMIT_BYTES),
@@ -147,12 +150,10 @@ impl State {
         }
         again |= self.arm(cx);
         let heard = std::mem::take(&mut self.heard);
-        let rest = self.moderation.after(now, heard, due);
+        let nearest = self.nearest.take();
+        rest_until(self.moderation.after(now, heard, nearest, due));
         if again {
             cx.waker().wake_by_ref();
-        } else if let Some(rest) = rest {
-            // Not by a timer: what comes meanwhile would wake the thread.
-            std::thread::sleep(rest);
         }
     }
 
@@ -166,26 +167,20 @@ impl State {
         }
     }
 
-    /// Takes in what the sockets hold, after a loop that was late also what it was not told of;
-    /// `true` where they may hold more.
-    fn receive(&mut self, cx: &mut Context<'_>, is_late: bool) -> bool {
+    /// Takes in what the sockets hold, `unasked` also what the loop was not told of; `true` where
+    /// they may hold more.
+    fn receive(&mut self, cx: &mut Context<'_>, unasked: bool) -> bool {
         let mut again = false;
         let mut latest = None;
         let strangers = self.endpoint.counters().strangers;
         for i in 0..self.sockets.len() {
             let mut receives = 0;
-            let mut unasked = is_late;
-            while unasked || matches!(self.sockets.poll_readable(i, cx), Poll::Ready(Ok(()))) {
-                if receives == MAX_RECEIVES {
-                    again = true;
-                    break;
-                }
+            let mut unasked = unasked;
+            while let Poll::Ready(is_more) =
+                self.sockets.poll_recv(i, cx, &mut self.received, unasked)
+            {
+                unasked &= is_more;
                 receives += 1;
-                let is_some = self.sockets.try_recv(i, &mut self.received, unasked);
-                unasked &= is_some;
-                if !is_some {
-                    continue;
-                }
                 let read_at = self.clock.now();
                 for datagram in self.received.datagrams() {
                     self.last = self.last.max(read_at - datagram.meta.waited);
@@ -206,6 +201,10 @@ impl State {
                             self.touched.push(handle);
                         }
                     }
+                }
+                if is_more && receives == MAX_RECEIVES {
+                    again = true;
+                    break;
                 }
             }
         }
@@ -366,6 +365,10 @@ impl State {
             }
         }
 
+        self.nearest = [self.nearest, session.nearest_round_trip()]
+            .into_iter()
+            .flatten()
+            .min();
         let deadline = session.poll_timeout().map(|(deadline, _)| deadline);
         if deadline != hosted.deadline {
             if let Some(old) = hosted.deadline {
