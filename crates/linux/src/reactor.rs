@@ -26,3 +26,12 @@ pub(crate) fn watch_reading(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     // SAFETY: as in `watch`.
     Ok(unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }?)
 }
+
+/// As [`watch`], for writing only.
+///
+/// # Panics
+/// Outside a tokio runtime with its I/O driver enabled.
+pub(crate) fn watch_writing(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    // SAFETY: as in `watch`.
+    Ok(unsafe { AsyncFd::register_with_interest(fd, Interest::WRITABLE) }?)
+}

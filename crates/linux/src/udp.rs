@@ -9,11 +9,13 @@ mod bound;
 mod fault;
 mod receive;
 
+use std::future::poll_fn;
 use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll};
+use std::sync::{Mutex, PoisonError};
+use std::task::{Context, Poll, ready};
 
 use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::{Ipv4PacketInfo, Ipv6RecvPacketInfo};
@@ -23,7 +25,7 @@ use socket2::{SockRef, Socket};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use crate::reactor::watch;
+use crate::reactor::{watch_reading, watch_writing};
 
 pub use bound::{BoundUdp, Instruction};
 pub use fault::SendFault;
@@ -114,7 +116,11 @@ pub struct Transmit<'a> {
 /// A non-blocking UDP socket, registered with the tokio runtime it was made in.
 #[derive(Debug)]
 pub struct UdpSocket {
+    /// Watched for what comes alone: each packet that has left makes room for the next, which would
+    /// wake the owner for every send.
     io: AsyncFd<OwnedFd>,
+    /// Watches for room, while somebody waits for it.
+    room: Mutex<Option<AsyncFd<OwnedFd>>>,
     state: UdpSocketState,
     /// How many segments one send may hold; 1 once the route has shown that it cannot segment.
     /// Ours and not quinn-udp's, which gives GSO up at any `EINVAL`, even for a source address
@@ -158,7 +164,8 @@ impl UdpSocket {
             gso_segments: AtomicUsize::new(state.max_gso_segments()),
             state,
             is_v6: local.is_ipv6(),
-            io: watch(socket.into()).map_err(|source| UdpError::Open { local, source })?,
+            io: watch_reading(socket.into()).map_err(|source| UdpError::Open { local, source })?,
+            room: Mutex::default(),
         })
     }
 
@@ -300,9 +307,8 @@ impl UdpSocket {
                 ip => ip,
             }),
         };
-        self.io.try_io(Interest::WRITABLE, |socket| {
-            self.state.try_send(UdpSockRef::from(socket), &raw)
-        })
+        let socket = UdpSockRef::from(self.io.get_ref());
+        self.state.try_send(socket, &raw)
     }
 
     fn to_socket_family(&self, address: SocketAddr) -> SocketAddr {
@@ -323,12 +329,20 @@ impl UdpSocket {
         self.io.poll_read_ready(cx).map_ok(drop)
     }
 
-    /// Ready once [`try_send`](Self::try_send) is worth calling again after `WouldBlock`.
+    /// Ready once [`try_send`](Self::try_send) is worth calling again after `WouldBlock`. The waker
+    /// of the last call is kept.
     ///
     /// # Errors
-    /// Where the runtime is shutting down.
+    /// Where the runtime is shutting down, or has no descriptors.
     pub fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.io.poll_write_ready(cx).map_ok(drop)
+        let mut room = self.room.lock().unwrap_or_else(PoisonError::into_inner);
+        let watched = match &mut *room {
+            Some(watched) => watched,
+            none => none.insert(watch_writing(self.io.get_ref().try_clone()?)?),
+        };
+        ready!(watched.poll_write_ready(cx))?.retain_ready();
+        *room = None;
+        Poll::Ready(Ok(()))
     }
 
     /// Waits until [`try_recv`](Self::try_recv) is worth calling.
@@ -344,7 +358,7 @@ impl UdpSocket {
     /// # Errors
     /// Where the runtime is shutting down.
     pub async fn writable(&self) -> io::Result<()> {
-        self.io.writable().await.map(drop)
+        poll_fn(|cx| self.poll_writable(cx)).await
     }
 }
 

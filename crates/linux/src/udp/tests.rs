@@ -2,6 +2,7 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsRawFd;
+use std::sync::Arc;
 
 use super::*;
 
@@ -230,4 +231,47 @@ async fn setting_up_fails_with_a_reason() {
         UdpSocket::bind(missing),
         Err(UdpError::NoSuchInterface { .. })
     ));
+}
+
+#[test]
+fn who_sends_is_not_woken_by_what_has_left() {
+    const ROUNDS: usize = 50;
+    let waits = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&waits);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .on_thread_park(move || {
+            count.fetch_add(1, Ordering::Relaxed);
+        })
+        .build()
+        .unwrap();
+    // Answers each datagram a moment later, so that it comes apart from what else there may be.
+    let far = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let remote = far.local_addr().unwrap();
+    let answering = std::thread::spawn(move || {
+        for _ in 0..ROUNDS {
+            far.set_read_timeout(None).unwrap();
+            let (_, from) = far.recv_from(&mut [0; 8]).unwrap();
+            let moment = Some(std::time::Duration::from_millis(1));
+            far.set_read_timeout(moment).unwrap();
+            far.recv(&mut [0; 8]).unwrap_err();
+            far.send_to(b"heard", from).unwrap();
+        }
+    });
+    runtime.block_on(async {
+        let sender = bind("127.0.0.1:0");
+        let packet = Transmit {
+            remote,
+            local_ip: None,
+            segment_size: None,
+            contents: b"gone",
+        };
+        for _ in 0..ROUNDS {
+            sender.try_send(packet).unwrap();
+            receive(&sender, 1).await;
+        }
+    });
+    answering.join().unwrap();
+    let waits = waits.load(Ordering::Relaxed);
+    assert!(waits < ROUNDS * 3 / 2, "{waits} times");
 }
