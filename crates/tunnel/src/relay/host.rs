@@ -14,6 +14,10 @@ use super::user::{Counted, Meter, Rates, User, What};
 use crate::request::{Status, Transport};
 use crate::stream::{Stream, StreamEnd};
 
+/// Streams of a session of which one does all: the end of the one before may arrive after the
+/// beginning of the next. One more is refused.
+const MOST_OF_A_KIND: usize = 2;
+
 /// Where a worker's sessions are told of, each time that one has given up a seat; nobody is told
 /// before somebody waits for that.
 pub(super) type Leavings = Rc<OnceCell<mpsc::UnboundedSender<u64>>>;
@@ -30,6 +34,8 @@ pub(super) struct Occupancy {
 pub(super) enum Seat {
     Connection,
     Flow,
+    /// A flow of packets, behind which may be many sockets.
+    Packets,
     /// A flow of a program's UDP.
     Udp,
     /// Somebody who has come by TCP to a port or a network that leads to the client.
@@ -99,12 +105,11 @@ impl Seat {
         match transport {
             Transport::Tcp | Transport::TcpFrom(_) | Transport::Measure(_) => Self::Connection,
             Transport::Udp | Transport::UdpFrom(_) | Transport::Mapping => Self::Udp,
-            Transport::Packets
-            | Transport::Route(_)
+            Transport::Packets | Transport::LodgedPackets => Self::Packets,
+            Transport::Route(_)
             | Transport::Routes
             | Transport::NamedRoutes
             | Transport::Domain(_)
-            | Transport::LodgedPackets
             | Transport::Families
             | Transport::Relays(_)
             | Transport::Loads
@@ -120,6 +125,7 @@ impl Permit {
             Seat::Connection => limits.connections,
             Seat::Flow => limits.flows.saturating_sub(usage.of(Seat::Udp)),
             Seat::Udp => limits.flows.saturating_sub(usage.of(Seat::Flow)),
+            Seat::Packets => MOST_OF_A_KIND,
             Seat::Visitor | Seat::UdpVisitor | Seat::SiteUdp | Seat::SitePackets => limits.visitors,
         };
         let taken = usage.of(seat);
