@@ -36,6 +36,8 @@ pub(super) enum Seat {
     Flow,
     /// A flow of packets, behind which may be many sockets.
     Packets,
+    /// A list of the group's routes, kept as it was told.
+    Routes,
     /// A flow of a program's UDP.
     Udp,
     /// Somebody who has come by TCP to a port or a network that leads to the client.
@@ -106,9 +108,8 @@ impl Seat {
             Transport::Tcp | Transport::TcpFrom(_) | Transport::Measure(_) => Self::Connection,
             Transport::Udp | Transport::UdpFrom(_) | Transport::Mapping => Self::Udp,
             Transport::Packets | Transport::LodgedPackets => Self::Packets,
+            Transport::Routes | Transport::NamedRoutes => Self::Routes,
             Transport::Route(_)
-            | Transport::Routes
-            | Transport::NamedRoutes
             | Transport::Domain(_)
             | Transport::Families
             | Transport::Relays(_)
@@ -125,7 +126,7 @@ impl Permit {
             Seat::Connection => limits.connections,
             Seat::Flow => limits.flows.saturating_sub(usage.of(Seat::Udp)),
             Seat::Udp => limits.flows.saturating_sub(usage.of(Seat::Flow)),
-            Seat::Packets => MOST_OF_A_KIND,
+            Seat::Packets | Seat::Routes => MOST_OF_A_KIND,
             Seat::Visitor | Seat::UdpVisitor | Seat::SiteUdp | Seat::SitePackets => limits.visitors,
         };
         let taken = usage.of(seat);

@@ -17,7 +17,7 @@ use tokio::task::spawn_local;
 use tokio::time::sleep;
 
 use super::packets::ping;
-use super::world::{RelayOptions, RunningRelay, carry, client_config, pair, run};
+use super::world::{RelayOptions, RunningRelay, carry, client_config, eventually, pair, run};
 
 const ROUTE: &str = "10.250.7.0/24";
 const OTHER_ROUTE: &str = "10.250.8.0/24";
@@ -104,6 +104,36 @@ fn who_offers_and_takes_back_without_end_is_not_told_of_each_time() {
         let lists = lists.get();
         assert!(lists <= most, "{lists} lists of {turns} changes");
         assert!(turns > 2 * most, "{turns} changes are few");
+    });
+}
+
+/// Each of them keeps what it has told, and looks for what is new.
+#[test]
+fn a_session_has_two_streams_of_routes_and_no_more() {
+    run(async {
+        let relay = relay(RelayOptions::default());
+        let (site, other) = (client(&relay, 3).await, client(&relay, 5).await);
+        let _kept = site
+            .offer_route(Prefix::parse(ROUTE).unwrap())
+            .await
+            .unwrap();
+        let (told, refused) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
+        for _ in 0..5 {
+            let (other, told, refused) = (other.clone(), told.clone(), refused.clone());
+            spawn_local(async move {
+                let tell = |list: tabane_tunnel::SiteList, _| {
+                    let count = if list.routes.is_empty() {
+                        &refused
+                    } else {
+                        &told
+                    };
+                    count.set(count.get() + 1);
+                };
+                other.follow_routes(tell).await;
+            });
+        }
+        eventually("all were answered", || told.get() + refused.get() == 5).await;
+        assert_eq!((told.get(), refused.get()), (2, 3));
     });
 }
 
