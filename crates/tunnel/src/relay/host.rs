@@ -40,10 +40,13 @@ pub(super) enum Seat {
     Routes,
     /// A flow of a program's UDP.
     Udp,
-    /// Somebody who has come by TCP to a port or a network that leads to the client.
+    /// Somebody who has come by TCP to a port that leads to the client.
     Visitor,
-    /// The same by UDP to a port, where addresses may be made up: they keep no others out.
+    /// The same by UDP, where addresses may be made up: they keep no others out.
     UdpVisitor,
+    /// A connection of another client's program with the client's network: strangers at a port
+    /// keep out none of those.
+    SiteTcp,
     /// A flow of UDP of another client's program with the client's network.
     SiteUdp,
     /// Pings and other packets from another client to the client's network.
@@ -87,7 +90,7 @@ impl Occupancy {
 
     /// Whether there are connections, which the session's end would break.
     pub(super) fn is_busy(&self) -> bool {
-        self.of(Seat::Connection) + self.of(Seat::Visitor) > 0
+        self.of(Seat::Connection) + self.of(Seat::Visitor) + self.of(Seat::SiteTcp) > 0
     }
 
     /// Whether there are UDP flows of programs, which have no other way of going on.
@@ -127,7 +130,11 @@ impl Permit {
             Seat::Flow => limits.flows.saturating_sub(usage.of(Seat::Udp)),
             Seat::Udp => limits.flows.saturating_sub(usage.of(Seat::Flow)),
             Seat::Packets | Seat::Routes => MOST_OF_A_KIND,
-            Seat::Visitor | Seat::UdpVisitor | Seat::SiteUdp | Seat::SitePackets => limits.visitors,
+            Seat::Visitor
+            | Seat::UdpVisitor
+            | Seat::SiteTcp
+            | Seat::SiteUdp
+            | Seat::SitePackets => limits.visitors,
         };
         let taken = usage.of(seat);
         if taken >= limit {
