@@ -4,7 +4,7 @@
 //! requests; HTTP/2 has one.
 
 use std::cell::{OnceCell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::VecDeque;
 use std::future::Future;
 use std::io;
 use std::rc::Rc;
@@ -30,6 +30,9 @@ use crate::way::{BoxStream, WayError};
 
 /// Idle connections of one link to one origin; more are closed.
 const MOST_IDLE: usize = 4;
+/// The same of all links to all origins, each of which costs a descriptor; one more closes the one
+/// that has waited for longest.
+const MOST_IDLE_IN_ALL: usize = 64;
 /// What HTTP/2 lets a server send ahead, per request and in all: a second of 1 Gbit/s. Less would
 /// bound the rate of a long link.
 const STREAM_WINDOW: u32 = 8 * 1024 * 1024;
@@ -105,7 +108,16 @@ pub struct Client {
     tls: OnceCell<Arc<ClientConfig>>,
     proxies: Proxies,
     pub(crate) patience: Patience,
-    idle: RefCell<BTreeMap<(LinkId, Origin), Vec<Sender>>>,
+    /// Those used last at the end.
+    idle: RefCell<VecDeque<Idle>>,
+}
+
+/// A connection that waits for another request of this link's to this origin; one of HTTP/2 may
+/// have some under way.
+struct Idle {
+    link: LinkId,
+    origin: Origin,
+    sender: Sender,
 }
 
 /// What a new connection may speak.
@@ -183,16 +195,24 @@ impl Client {
     /// A connection whose request is answered whole.
     pub(crate) fn keep(&self, link: LinkId, origin: &Origin, sender: Sender) {
         let mut idle = self.idle.borrow_mut();
-        let kept = idle.entry((link, origin.clone())).or_default();
-        kept.retain(|sender| !sender.is_closed());
-        if kept.len() < MOST_IDLE {
-            kept.push(sender);
+        idle.retain(|it| !it.sender.is_closed());
+        if idle.iter().filter(|it| it.is_for(link, origin)).count() >= MOST_IDLE {
+            return;
         }
+        if idle.len() >= MOST_IDLE_IN_ALL {
+            idle.pop_front();
+        }
+        let origin = origin.clone();
+        idle.push_back(Idle {
+            link,
+            origin,
+            sender,
+        });
     }
 
     /// No connection of this link's is used again: it leads nowhere any more.
     pub fn forget(&self, link: &Link) {
-        self.idle.borrow_mut().retain(|(id, _), _| *id != link.id);
+        self.idle.borrow_mut().retain(|it| it.link != link.id);
     }
 
     /// Connects to an origin, or its proxy, for nothing but to see that this link leads there.
@@ -211,12 +231,14 @@ impl Client {
     /// One that has been kept for another request.
     pub(crate) fn take_idle(&self, link: LinkId, origin: &Origin) -> Option<Sender> {
         let mut idle = self.idle.borrow_mut();
-        let kept = idle.get_mut(&(link, origin.clone()))?;
-        kept.retain(|sender| !sender.is_closed());
-        match kept.last()? {
-            Sender::Http2(sender) => Some(Sender::Http2(sender.clone())),
-            Sender::Http1(_) => kept.pop(),
+        idle.retain(|it| !it.sender.is_closed());
+        let last = idle.iter().rposition(|it| it.is_for(link, origin))?;
+        let taken = idle.remove(last)?;
+        if let Sender::Http2(sender) = &taken.sender {
+            let sender = Sender::Http2(sender.clone());
+            idle.push_back(Idle { sender, ..taken });
         }
+        Some(taken.sender)
     }
 
     fn tls(&self, speech: Speech) -> Result<Arc<ClientConfig>, RequestError> {
@@ -293,6 +315,12 @@ fn tls_settings(roots: RootCertStore) -> ClientConfig {
     let mut settings = settings.with_root_certificates(roots).with_no_client_auth();
     settings.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     settings
+}
+
+impl Idle {
+    fn is_for(&self, link: LinkId, origin: &Origin) -> bool {
+        self.link == link && self.origin == *origin
+    }
 }
 
 impl Sender {
@@ -451,5 +479,47 @@ where
 {
     fn execute(&self, future: F) {
         tokio::task::spawn_local(future);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::net::{TcpListener, TcpStream};
+
+    /// As a page does whose pictures are at as many ports of its server.
+    #[test]
+    fn however_many_origins_there_are_few_connections_wait_for_another_request() {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_all();
+        let test = async {
+            let client = Client::new(Proxies::default(), Patience::default());
+            let origin = |port| Origin {
+                is_https: false,
+                host: "198.51.100.1".to_owned(),
+                port,
+            };
+            let mut peers = Vec::new();
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap();
+            for port in 0..100 {
+                let (near, accepted) = tokio::join!(TcpStream::connect(address), listener.accept());
+                let (near, (peer, _)) = (near.unwrap(), accepted.unwrap());
+                let sender = http1_over(Box::new(near), &origin(port)).await.unwrap();
+                client.keep(LinkId(0), &origin(port), sender);
+                peers.push(peer);
+            }
+            let closed = peers.len() - MOST_IDLE_IN_ALL;
+            for peer in &mut peers[..closed] {
+                let end = tokio::time::timeout(Duration::from_secs(10), peer.read_u8());
+                let end = end.await.expect("it is kept").unwrap_err();
+                assert_eq!(end.kind(), io::ErrorKind::UnexpectedEof);
+            }
+            for port in 0..100 {
+                let is_kept = client.take_idle(LinkId(0), &origin(port)).is_some();
+                assert_eq!(is_kept, usize::from(port) >= closed, "{port}");
+            }
+        };
+        tokio::task::LocalSet::new().block_on(&runtime.build().unwrap(), test);
     }
 }

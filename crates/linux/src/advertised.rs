@@ -72,7 +72,39 @@ pub struct Advertisement {
 
 /// All that was said and counts.
 #[derive(Debug, Default)]
-pub struct Advertisements(BTreeMap<(u32, Ipv6Addr), Vec<(Said, Instant)>>);
+pub struct Advertisements(BTreeMap<(u32, Ipv6Addr), Router>);
+
+/// What one of them has said, and until when that counts.
+#[derive(Debug)]
+struct Router {
+    heard_at: Instant,
+    said: Vec<(Said, Instant)>,
+}
+
+impl Advertisement {
+    /// Reads the kernel's message: its header, what the options are of, the option, the router's
+    /// address. `None` for every other, and for what means nothing here.
+    #[must_use]
+    pub fn parse(message: &[u8]) -> Option<Self> {
+        /// Router Advertisement.
+        const ICMP: [u8; 2] = [134, 0];
+        let kind = message.get(4..6)?;
+        let after = message.get(HEADER..)?;
+        let length = usize::from(u16::from_ne_bytes([*after.get(2)?, *after.get(3)?]));
+        let index = u32::from_ne_bytes(*after.get(4..)?.first_chunk()?);
+        if kind != NEW_OPTION.to_ne_bytes() || after.get(8..10)? != ICMP {
+            return None;
+        }
+        let option = after.get(OPTIONS_HEADER..OPTIONS_HEADER + length)?;
+        let source = after.get(OPTIONS_HEADER + length..)?.get(..SOURCE)?;
+        let router: [u8; 16] = *source.get(4..)?.first_chunk()?;
+        Some(Self {
+            index,
+            router: router.into(),
+            said: said(option)?,
+        })
+    }
+}
 
 impl Advertisements {
     /// A router has said this.
@@ -83,18 +115,22 @@ impl Advertisements {
             said,
         } = news;
         self.0.retain(|_, known| {
-            known.retain(|(_, until)| *until > now);
-            !known.is_empty()
+            known.said.retain(|(_, until)| *until > now);
+            !known.said.is_empty()
         });
-        let routers = self.0.keys().filter(|(of, _)| *of == index).count();
-        if routers >= MAX_ROUTERS && !self.0.contains_key(&(index, router)) {
-            return;
+        if !self.0.contains_key(&(index, router)) {
+            self.make_room(index);
         }
         let lasts = match &said {
             Said::Translator(_, lasts) | Said::Resolvers(_, lasts) => *lasts,
             Said::Portal(_) => PORTAL_TIME,
         };
-        let known = self.0.entry((index, router)).or_default();
+        let known = self.0.entry((index, router)).or_insert(Router {
+            heard_at: now,
+            said: Vec::new(),
+        });
+        known.heard_at = now;
+        let known = &mut known.said;
         known.retain(|(other, _)| match (other, &said) {
             (Said::Translator(other, _), Said::Translator(it, _)) => other != it,
             (Said::Resolvers(..), Said::Resolvers(..)) | (Said::Portal(_), Said::Portal(_)) => {
@@ -111,17 +147,41 @@ impl Advertisements {
         known.push((said, now + lasts));
     }
 
-    /// What counts for an interface.
+    /// The one of an interface that has been silent for longest is another network's, or has
+    /// nothing to say.
+    fn make_room(&mut self, index: u32) {
+        let routers = self.0.iter().filter(|((of, _), _)| *of == index);
+        if routers.clone().count() >= MAX_ROUTERS
+            && let Some((&silent, _)) = routers.min_by_key(|(_, known)| known.heard_at)
+        {
+            self.0.remove(&silent);
+        }
+    }
+
+    /// Forgets what was said behind interfaces that have no network any more: the next one's
+    /// routers say what counts there.
+    pub fn retain(&mut self, has_network: impl Fn(u32) -> bool) {
+        self.0.retain(|(index, _), _| has_network(*index));
+    }
+
+    /// What counts for an interface; first what its default routers say.
     #[must_use]
-    pub fn of(&self, now: Instant, index: u32) -> Advertised {
+    pub fn of(
+        &self,
+        now: Instant,
+        index: u32,
+        is_default: impl Fn(Ipv6Addr) -> bool,
+    ) -> Advertised {
         let mut all = Advertised::default();
         let routers = self.0.iter().filter(|((of, _), _)| *of == index);
-        let said = routers.flat_map(|(_, known)| known);
+        let mut routers: Vec<_> = routers.collect();
+        routers.sort_by_key(|((_, router), _)| !is_default(*router));
+        let said = routers.iter().flat_map(|(_, known)| &known.said);
         for (said, _) in said.filter(|(_, until)| *until > now) {
             match said {
                 Said::Translator(it, _) => all.translators.push(*it),
                 Said::Resolvers(list, _) => all.resolvers.extend(list),
-                Said::Portal(uri) => all.portal = Some(uri.clone()),
+                Said::Portal(uri) => all.portal = all.portal.or_else(|| Some(uri.clone())),
             }
         }
         all.translators.dedup();
@@ -132,7 +192,7 @@ impl Advertisements {
     /// The translators of all interfaces.
     #[must_use]
     pub fn translators(&self, now: Instant) -> Vec<Translator> {
-        let said = self.0.values().flatten();
+        let said = self.0.values().flat_map(|known| &known.said);
         let said = said.filter(|(_, until)| *until > now);
         let translators = said.filter_map(|(said, _)| match said {
             Said::Translator(it, _) => Some(*it),
@@ -191,7 +251,7 @@ impl RouterListener {
             });
             match received {
                 Ok(Ok(length)) => {
-                    if let Some(news) = read(&self.buffer[..length]) {
+                    if let Some(news) = Advertisement::parse(&self.buffer[..length]) {
                         return Ok(news);
                     }
                 }
@@ -217,27 +277,6 @@ pub fn solicit(interface: &str) -> io::Result<()> {
     socket.set_multicast_hops_v6(255)?;
     let routers = SocketAddrV6::new(ALL_ROUTERS, 0, 0, 0);
     socket.send_to(&SOLICITATION, &routers.into()).map(drop)
-}
-
-/// The kernel's message: its header, what the options are of, the option, the router's address.
-fn read(message: &[u8]) -> Option<Advertisement> {
-    /// Router Advertisement.
-    const ICMP: [u8; 2] = [134, 0];
-    let kind = message.get(4..6)?;
-    let after = message.get(HEADER..)?;
-    let length = usize::from(u16::from_ne_bytes([*after.get(2)?, *after.get(3)?]));
-    let index = u32::from_ne_bytes(*after.get(4..)?.first_chunk()?);
-    if kind != NEW_OPTION.to_ne_bytes() || after.get(8..10)? != ICMP {
-        return None;
-    }
-    let option = after.get(OPTIONS_HEADER..OPTIONS_HEADER + length)?;
-    let source = after.get(OPTIONS_HEADER + length..)?.get(..SOURCE)?;
-    let router: [u8; 16] = *source.get(4..)?.first_chunk()?;
-    Some(Advertisement {
-        index,
-        router: router.into(),
-        said: said(option)?,
-    })
 }
 
 /// What an option of an advertisement says.
@@ -277,14 +316,12 @@ pub fn fuzz_advertisements(data: &[u8]) {
     let mut known = Advertisements::default();
     let now = Instant::now();
     for message in data.chunks(64) {
-        if let Some(news) = read(message) {
+        if let Some(news) = Advertisement::parse(message) {
             known.on_advertisement(now, news);
         }
     }
     let _ = said(data);
-    for (index, _) in known.0.keys() {
-        let _ = known.of(now, *index);
-    }
+    let _ = known.translators(now);
 }
 
 #[cfg(test)]
@@ -325,10 +362,10 @@ mod tests {
         let mut all = Advertisements::default();
         let now = Instant::now();
         for (router, option) in options {
-            let news = read(&message(option, router)).expect("an option");
+            let news = Advertisement::parse(&message(option, router)).expect("an option");
             all.on_advertisement(now, news);
         }
-        all.of(now + at, 7)
+        all.of(now + at, 7, |_| false)
     }
 
     #[test]
@@ -359,6 +396,32 @@ mod tests {
     }
 
     #[test]
+    fn what_the_last_network_s_routers_said_does_not_count_in_the_next_one() {
+        let (now, later) = (Instant::now(), Instant::now() + Duration::from_secs(1));
+        let mut all = Advertisements::default();
+        let tell = |all: &mut Advertisements, router: &str, code, at| {
+            let news = Advertisement::parse(&message(&translator(65_528, code), router)).unwrap();
+            all.on_advertisement(at, news);
+        };
+        let there: Ipv6Addr = "fe80::aaaa".parse().unwrap();
+        let first = |all: &Advertisements| {
+            let said = all.of(later, 7, |router| router == there);
+            said.translators.first().copied()
+        };
+        for i in 0..8 {
+            tell(&mut all, &format!("fe80::{i:x}"), 0, now);
+        }
+        // Nobody has seen the interface without a network.
+        tell(&mut all, "fe80::aaaa", 1, later);
+        let true_one = Translator::advertised("64:ff9b::".parse().unwrap(), 64);
+        assert_eq!(first(&all), true_one);
+        all.retain(|index| index == 7);
+        assert_eq!(first(&all), true_one);
+        all.retain(|_| false);
+        assert_eq!(first(&all), None);
+    }
+
+    #[test]
     fn what_no_router_says_is_nothing() {
         for wrong in [
             translator(600, 7),
@@ -374,7 +437,11 @@ mod tests {
         }
         let whole = message(&translator(600, 0), "fe80::1");
         for length in 0..whole.len() {
-            assert_eq!(read(&whole[..length]), None, "{length} bytes");
+            assert_eq!(
+                Advertisement::parse(&whole[..length]),
+                None,
+                "{length} bytes"
+            );
         }
         // A thousand routers are not remembered.
         let many: Vec<String> = (0..1_000).map(|i| format!("fe80::{i:x}")).collect();

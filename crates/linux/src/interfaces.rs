@@ -10,7 +10,7 @@ mod listing;
 mod watch;
 
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
 use crate::Egress;
 use crate::advertised::Advertised;
@@ -232,6 +232,13 @@ impl Interface {
         let mut known = self.gateways.iter();
         let known = known.find(|(address, _)| *address == gateway);
         Some((gateway, known.map(|(_, hardware)| *hardware)))
+    }
+
+    /// Whether a default route leads to this router.
+    #[must_use]
+    pub fn has_router(&self, router: Ipv6Addr) -> bool {
+        let mut routes = self.default_routes.iter();
+        routes.any(|route| route.gateway == Some(IpAddr::V6(router)))
     }
 
     fn has_inside_name(&self) -> bool {

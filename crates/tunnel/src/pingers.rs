@@ -9,7 +9,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tabane_base::Duration;
@@ -22,7 +22,7 @@ use tokio::time::timeout;
 use crate::echo::{Echo, Kind};
 use crate::icmp_error::Complaint;
 
-/// Echoing programs of one client at once, each with one destination: a network monitor's worth.
+/// Echoing programs of one flow at once, each with one destination: a network monitor's worth.
 const MAX_PINGERS: usize = 64;
 /// Silence that ends one; whoever pings more rarely gets another socket.
 const IDLE: Duration = Duration::from_secs(30);
@@ -37,19 +37,25 @@ pub(crate) fn can_ping() -> bool {
 /// Who asks, whom, by which number.
 type Key = (IpAddr, IpAddr, u16);
 
-/// The pinging programs of one client.
-pub(crate) struct Pingers {
-    table: BTreeMap<Key, Pinger>,
+/// The pinging programs of one client. Each has leave of some kind (`P`) as long as its socket.
+pub(crate) struct Pingers<P> {
+    table: BTreeMap<Key, Pinger<P>>,
     replies: mpsc::Sender<Vec<u8>>,
 }
 
-struct Pinger {
-    socket: Rc<UdpSocket>,
+struct Pinger<P> {
+    /// The task's.
+    line: Weak<Line<P>>,
     identifier: u16,
     task: AbortHandle,
 }
 
-impl Pingers {
+struct Line<P> {
+    socket: UdpSocket,
+    _leave: P,
+}
+
+impl<P: 'static> Pingers<P> {
     /// None yet; replies come out at the other end of `replies`.
     pub(crate) fn new(replies: mpsc::Sender<Vec<u8>>) -> Self {
         Self {
@@ -59,33 +65,33 @@ impl Pingers {
     }
 
     /// Puts a request to its destination; the socket for the first of a program is as `prepare`
-    /// makes it.
-    pub(crate) fn send(
-        &mut self,
-        echo: &Echo<'_>,
-        prepare: impl FnOnce(&Socket) -> io::Result<()>,
-    ) {
+    /// makes it, where that gives leave.
+    pub(crate) fn send(&mut self, echo: &Echo<'_>, prepare: impl FnOnce(&Socket) -> io::Result<P>) {
         let key = (echo.source, echo.destination, echo.identifier);
-        let is_running = |pinger: &Pinger| !pinger.task.is_finished();
-        if !self.table.get(&key).is_some_and(is_running) {
-            self.table.retain(|_, pinger| is_running(pinger));
+        let line = |pinger: &Pinger<P>| pinger.line.upgrade();
+        let mut found = self.table.get(&key).and_then(line);
+        if found.is_none() {
+            self.table.retain(|_, pinger| line(pinger).is_some());
             if self.table.len() >= MAX_PINGERS {
                 return;
             }
             match Pinger::start(echo, prepare, self.replies.clone()) {
-                Ok(pinger) => drop(self.table.insert(key, pinger)),
+                Ok(pinger) => {
+                    found = line(&pinger);
+                    self.table.insert(key, pinger);
+                }
                 Err(error) => {
                     tracing::debug!(destination = %echo.destination, %error, "cannot ping");
                     return;
                 }
             }
         }
-        let Some(pinger) = self.table.get(&key) else {
+        let Some((pinger, line)) = self.table.get(&key).zip(found) else {
             return;
         };
         if echo.hop_limit <= 1 {
             let complaint = Complaint::time_exceeded(echo.destination.is_ipv4());
-            let own = pinger.socket.local_addr().map(|own| own.ip());
+            let own = line.socket.local_addr().map(|own| own.ip());
             let quoted = echo.emit();
             if let Some(packet) = own
                 .ok()
@@ -96,24 +102,23 @@ impl Pingers {
             }
             return;
         }
-        pinger.send(echo);
+        line.send(&Echo {
+            identifier: pinger.identifier,
+            ..echo.clone()
+        });
     }
 }
 
-impl Drop for Pinger {
+impl<P> Drop for Pinger<P> {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-impl Pinger {
+impl<P> Line<P> {
     fn send(&self, echo: &Echo<'_>) {
-        let echo = Echo {
-            identifier: self.identifier,
-            ..echo.clone()
-        };
         let mut message = echo.emit_message();
-        let socket = SockRef::from(&*self.socket);
+        let socket = SockRef::from(&self.socket);
         // This end is one of the routers that it passes.
         let hop_limit = u32::from(echo.hop_limit - 1);
         let _ = match echo.destination {
@@ -128,19 +133,24 @@ impl Pinger {
         // earlier ones surface here, and are taken up by the task.
         let _ = socket.send(&message);
     }
+}
 
+impl<P: 'static> Pinger<P> {
     fn start(
         echo: &Echo<'_>,
-        prepare: impl FnOnce(&Socket) -> io::Result<()>,
+        prepare: impl FnOnce(&Socket) -> io::Result<P>,
         replies: mpsc::Sender<Vec<u8>>,
     ) -> io::Result<Self> {
         let (socket, is_raw) = open(echo.destination)?;
         socket.set_nonblocking(true)?;
-        prepare(&socket)?;
+        let leave = prepare(&socket)?;
         let destination = SocketAddr::new(echo.destination, 0);
         undelivered::ask(&socket, destination)?;
         socket.connect(&destination.into())?;
-        let socket = Rc::new(UdpSocket::from_std(socket.into())?);
+        let line = Rc::new(Line {
+            socket: UdpSocket::from_std(socket.into())?,
+            _leave: leave,
+        });
         let identifier = next_identifier();
         let asker = Asker {
             source: echo.source,
@@ -149,9 +159,10 @@ impl Pinger {
             identifier,
             is_raw,
         };
-        let task = tokio::task::spawn_local(asker.listen(socket.clone(), replies));
+        let own = Rc::downgrade(&line);
+        let task = tokio::task::spawn_local(asker.listen(line, replies));
         Ok(Self {
-            socket,
+            line: own,
             identifier,
             task: task.abort_handle(),
         })
@@ -171,12 +182,13 @@ struct Asker {
 
 impl Asker {
     /// Hands out what comes, until nothing has come for long; lost where nobody takes it off.
-    async fn listen(self, socket: Rc<UdpSocket>, replies: mpsc::Sender<Vec<u8>>) {
+    async fn listen<P>(self, line: Rc<Line<P>>, replies: mpsc::Sender<Vec<u8>>) {
+        let socket = &line.socket;
         let mut buffer = vec![0; MAX_PACKET];
         let come = async |buffer: &mut Vec<u8>| {
             tokio::select! {
                 received = socket.recv(buffer) => received.ok(),
-                () = undelivered::until_said(&socket) => None,
+                () = undelivered::until_said(socket) => None,
             }
         };
         while let Ok(received) = timeout(IDLE, come(&mut buffer)).await {
@@ -186,7 +198,7 @@ impl Asker {
                 }
                 continue;
             }
-            while let Some(said) = undelivered::take_said(&*socket, &mut buffer) {
+            while let Some(said) = undelivered::take_said(socket, &mut buffer) {
                 if let Some(packet) = self.error(said, &buffer[..said.quoted]) {
                     let _ = replies.try_send(packet);
                 }

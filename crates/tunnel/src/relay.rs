@@ -170,6 +170,7 @@ struct Shared {
     /// Another process has sessions at the same addresses.
     has_neighbour: Arc<AtomicBool>,
     headcount: Headcount,
+    pinging: Headcount,
     members: Members,
     journal: Journal,
     exit: Option<Exit>,
@@ -221,6 +222,7 @@ impl Relay {
             groups: Mutex::default(),
             has_neighbour: Arc::default(),
             headcount: Headcount::default(),
+            pinging: Headcount::default(),
             members: Members::default(),
             journal: Journal::default(),
             exit: exit.map_err(RelayError::Runtime)?,

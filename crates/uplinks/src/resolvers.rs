@@ -29,7 +29,7 @@ pub async fn resolvers_of(link: &Interface) -> Vec<SocketAddr> {
         found = said_by("nmcli", &[&fields[..], &[interface]].concat()).await;
     }
     if found.is_empty() {
-        found = announced(interface, link.index).await;
+        found = announced(link).await;
     }
     let address = |ip: &IpAddr| match ip {
         // Those of the wire are nobody's without it.
@@ -61,9 +61,9 @@ fn parse(text: &str) -> Vec<IpAddr> {
     bare.filter_map(|word| word.parse().ok()).collect()
 }
 
-async fn announced(interface: &str, index: u32) -> Vec<IpAddr> {
+async fn announced(link: &Interface) -> Vec<IpAddr> {
     let mut listener = RouterListener::start().ok();
-    if solicit(interface).is_err() {
+    if solicit(link.interface()).is_err() {
         return Vec::new();
     }
     let mut known = Advertisements::default();
@@ -71,7 +71,7 @@ async fn announced(interface: &str, index: u32) -> Vec<IpAddr> {
         loop {
             let news = RouterListener::hear(&mut listener).await;
             known.on_advertisement(Instant::now(), news);
-            let said = known.of(Instant::now(), index);
+            let said = known.of(Instant::now(), link.index, |it| link.has_router(it));
             if !said.resolvers.is_empty() {
                 return said.resolvers;
             }

@@ -274,6 +274,8 @@ impl Shared {
 
     fn on_interfaces(&self, interfaces: Vec<Interface>) {
         let mut state = self.state.borrow_mut();
+        let has_carrier = |index| interfaces.iter().any(|it| it.index == index && it.carrier);
+        state.advertised.retain(has_carrier);
         state.interfaces = interfaces;
         state.note_advertised();
         drop(state);
@@ -420,7 +422,8 @@ impl State {
         let now = std::time::Instant::now();
         let mut is_new = false;
         for interface in &mut self.interfaces {
-            let mut said = self.advertised.of(now, interface.index);
+            let is_default = |router| interface.has_router(router);
+            let mut said = self.advertised.of(now, interface.index, is_default);
             for translator in &self.resolved {
                 if !said.translators.contains(translator) {
                     said.translators.push(*translator);

@@ -18,7 +18,7 @@ use serde_json::json;
 use tabane_base::{Bytes, Rate};
 use tabane_control::Kind;
 use tabane_fetch::{Client, Patience, Proxies};
-use tabane_linux::{child, signals::Signals};
+use tabane_linux::{child, descriptors, signals::Signals};
 use tabane_web::{Carried, Hosts, Journal, Map, Record, Web, WebCa, trust};
 use tokio::net::TcpListener;
 
@@ -130,6 +130,12 @@ pub(crate) fn run(args: WebArgs, store: &Store) -> Result<ExitCode> {
         true => None,
         false => Some(Program::find(&args.command)?),
     };
+    // What the command and its children have is left as it was.
+    if program.is_none()
+        && let Err(error) = descriptors::raise_limit()
+    {
+        tracing::warn!(%error, "no more descriptors than usual");
+    }
     event_loop::carry(serve(&args, maps, program.as_ref(), store))
 }
 

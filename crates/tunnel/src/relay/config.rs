@@ -75,8 +75,8 @@ pub struct RelayLimits {
     /// UDP flows of one session; each costs a file descriptor.
     pub flows: usize,
     /// Those at once who come to ports and networks that lead to one session's client: so many by
-    /// TCP, so many by UDP to ports, so many flows of UDP to networks, and so many ways of packets
-    /// there.
+    /// TCP to ports and by UDP, so many connections and flows of UDP to networks, and so many ways
+    /// of packets there.
     pub visitors: usize,
 }
 

@@ -1,15 +1,22 @@
-//! How many sessions each client has that is no user's, at all workers together.
+//! How many of something each client has, at all workers together: sessions, where it is no
+//! user's, and programs that ping.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tabane_core::PublicKey;
 
-/// Sessions by client. Copies are the same.
+/// They by client. Copies are the same.
 #[derive(Clone, Default)]
-pub(super) struct Headcount(Arc<Mutex<BTreeMap<PublicKey, usize>>>);
+pub(super) struct Headcount(Arc<Mutex<Heads>>);
 
-/// One session, counted while it lives.
+#[derive(Default)]
+struct Heads {
+    of_clients: BTreeMap<PublicKey, usize>,
+    all: usize,
+}
+
+/// One, counted while it lives.
 pub(super) struct Counted {
     all: Headcount,
     key: PublicKey,
@@ -18,28 +25,41 @@ pub(super) struct Counted {
 impl Headcount {
     /// Counts one more, where the client has fewer than `most`.
     pub(super) fn count(&self, key: PublicKey, most: usize) -> Option<Counted> {
-        let mut all = self.lock();
-        if all.get(&key).copied().unwrap_or(0) >= most {
+        self.count_if(key, |own, _| own < most)
+    }
+
+    /// Counts one more of `places` for all clients together, where this one has fewer than are left
+    /// to all others: whoever comes next finds as many as whoever has most.
+    pub(super) fn count_among(&self, key: PublicKey, places: usize) -> Option<Counted> {
+        self.count_if(key, |own, all| own < places.saturating_sub(all))
+    }
+
+    fn count_if(&self, key: PublicKey, may: impl FnOnce(usize, usize) -> bool) -> Option<Counted> {
+        let mut heads = self.lock();
+        let own = heads.of_clients.get(&key).copied().unwrap_or(0);
+        if !may(own, heads.all) {
             return None;
         }
-        *all.entry(key).or_default() += 1;
-        drop(all);
+        heads.of_clients.insert(key, own + 1);
+        heads.all += 1;
+        drop(heads);
         let all = self.clone();
         Some(Counted { all, key })
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<PublicKey, usize>> {
+    fn lock(&self) -> MutexGuard<'_, Heads> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        let mut all = self.all.lock();
-        if let Some(has) = all.get_mut(&self.key) {
+        let mut heads = self.all.lock();
+        heads.all -= 1;
+        if let Some(has) = heads.of_clients.get_mut(&self.key) {
             *has -= 1;
             if *has == 0 {
-                all.remove(&self.key);
+                heads.of_clients.remove(&self.key);
             }
         }
     }
@@ -58,6 +78,25 @@ mod tests {
         held.pop();
         assert!(all.count(key, 2).is_some());
         held.clear();
-        assert!(all.lock().is_empty(), "nobody is kept in mind for ever");
+        assert!(
+            all.lock().of_clients.is_empty(),
+            "nobody is kept in mind for ever"
+        );
+    }
+
+    #[test]
+    fn one_client_leaves_as_many_to_all_others_as_it_has() {
+        let all = Headcount::default();
+        let take = |key| {
+            let next = || all.count_among(PublicKey([key; 32]), 16);
+            std::iter::from_fn(next).collect::<Vec<_>>()
+        };
+        let first = take(1);
+        assert_eq!(first.len(), 8);
+        let second = take(2);
+        assert_eq!(second.len(), 4);
+        assert!(all.count_among(PublicKey([1; 32]), 16).is_none());
+        drop(first);
+        assert_eq!(take(3).len(), 6);
     }
 }

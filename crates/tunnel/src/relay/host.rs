@@ -14,6 +14,10 @@ use super::user::{Counted, Meter, Rates, User, What};
 use crate::request::{Status, Transport};
 use crate::stream::{Stream, StreamEnd};
 
+/// Streams of a session of which one does all: the end of the one before may arrive after the
+/// beginning of the next. One more is refused.
+const MOST_OF_A_KIND: usize = 2;
+
 /// Where a worker's sessions are told of, each time that one has given up a seat; nobody is told
 /// before somebody waits for that.
 pub(super) type Leavings = Rc<OnceCell<mpsc::UnboundedSender<u64>>>;
@@ -30,12 +34,19 @@ pub(super) struct Occupancy {
 pub(super) enum Seat {
     Connection,
     Flow,
+    /// A flow of packets, behind which may be many sockets.
+    Packets,
+    /// A list of the group's routes, kept as it was told.
+    Routes,
     /// A flow of a program's UDP.
     Udp,
-    /// Somebody who has come by TCP to a port or a network that leads to the client.
+    /// Somebody who has come by TCP to a port that leads to the client.
     Visitor,
-    /// The same by UDP to a port, where addresses may be made up: they keep no others out.
+    /// The same by UDP, where addresses may be made up: they keep no others out.
     UdpVisitor,
+    /// A connection of another client's program with the client's network: strangers at a port
+    /// keep out none of those.
+    SiteTcp,
     /// A flow of UDP of another client's program with the client's network.
     SiteUdp,
     /// Pings and other packets from another client to the client's network.
@@ -79,7 +90,7 @@ impl Occupancy {
 
     /// Whether there are connections, which the session's end would break.
     pub(super) fn is_busy(&self) -> bool {
-        self.of(Seat::Connection) + self.of(Seat::Visitor) > 0
+        self.of(Seat::Connection) + self.of(Seat::Visitor) + self.of(Seat::SiteTcp) > 0
     }
 
     /// Whether there are UDP flows of programs, which have no other way of going on.
@@ -99,12 +110,10 @@ impl Seat {
         match transport {
             Transport::Tcp | Transport::TcpFrom(_) | Transport::Measure(_) => Self::Connection,
             Transport::Udp | Transport::UdpFrom(_) | Transport::Mapping => Self::Udp,
-            Transport::Packets
-            | Transport::Route(_)
-            | Transport::Routes
-            | Transport::NamedRoutes
+            Transport::Packets | Transport::LodgedPackets => Self::Packets,
+            Transport::Routes | Transport::NamedRoutes => Self::Routes,
+            Transport::Route(_)
             | Transport::Domain(_)
-            | Transport::LodgedPackets
             | Transport::Families
             | Transport::Relays(_)
             | Transport::Loads
@@ -120,7 +129,12 @@ impl Permit {
             Seat::Connection => limits.connections,
             Seat::Flow => limits.flows.saturating_sub(usage.of(Seat::Udp)),
             Seat::Udp => limits.flows.saturating_sub(usage.of(Seat::Flow)),
-            Seat::Visitor | Seat::UdpVisitor | Seat::SiteUdp | Seat::SitePackets => limits.visitors,
+            Seat::Packets | Seat::Routes => MOST_OF_A_KIND,
+            Seat::Visitor
+            | Seat::UdpVisitor
+            | Seat::SiteTcp
+            | Seat::SiteUdp
+            | Seat::SitePackets => limits.visitors,
         };
         let taken = usage.of(seat);
         if taken >= limit {

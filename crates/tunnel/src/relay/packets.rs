@@ -17,6 +17,7 @@ use tokio::sync::mpsc;
 use super::Shared;
 use super::exit::{Lodger, Refusal};
 use super::gate::{Fate, Gate};
+use super::headcount::Counted;
 use super::host::Host;
 use super::sites::SitePackets;
 use super::user::{Asker, Direction, Meter};
@@ -27,6 +28,9 @@ use crate::pingers::Pingers;
 
 /// Replies to pings that wait to go back; more are lost, as pings may be.
 const MAX_WAITING: usize = 64;
+/// Programs of all clients that ping, by sockets of the relay's own: a quarter of the numbers that
+/// the kernel has for such sockets, which others of the host want as well. Pings beyond are lost.
+const MOST_PINGING: usize = 16_384;
 /// Packets in each direction before other tasks have their turn.
 const BURST: usize = 64;
 
@@ -36,7 +40,7 @@ pub(super) struct Packets<'a> {
     asker: Asker<'a>,
     flow: Flow,
     gate: Gate,
-    pingers: Pingers,
+    pingers: Pingers<Counted>,
     sites: SitePackets,
     replies: mpsc::Receiver<Vec<u8>>,
     /// Its addresses, where it has any.
@@ -138,8 +142,11 @@ impl<'a> Packets<'a> {
                 let echo = Echo::parse(packet).filter(|echo| echo.kind == Kind::Request);
                 let echo = echo.ok_or(Refusal::NotServed)?;
                 let departs = |socket: &Socket| {
+                    let pinging = &self.shared.pinging;
+                    let counted = pinging.count_among(self.asker.key, MOST_PINGING);
                     let departure = self.shared.departure(self.asker);
-                    departure.prepare(socket, echo.destination)
+                    departure.prepare(socket, echo.destination)?;
+                    counted.ok_or_else(|| io::ErrorKind::QuotaExceeded.into())
                 };
                 self.pingers.send(&echo, departs);
                 Ok(())

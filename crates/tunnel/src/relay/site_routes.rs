@@ -1,14 +1,15 @@
 //! Which networks lead to which clients, whose resolvers are asked for which names, and by whom:
 //! those of one group.
 //!
-//! Owns that no two routes, and no two clients' domains, of a group overlap, and how long one is
-//! remembered whose client has gone, so that what goes there is refused rather than sent into the
-//! void. A table and nothing else; its holders are values that cost nothing to copy, so that a lock
-//! around it is held for a look and no longer.
+//! Owns that no two routes, and no two clients' domains, of a group overlap, how many each user has
+//! of what there may be, and how long one is remembered whose client has gone, so that what goes
+//! there is refused rather than sent into the void. A table and nothing else; its holders are
+//! values that cost nothing to copy, so that a lock around it is held for a look and no longer.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use tabane_base::{Duration, Prefix};
 use tabane_core::PublicKey;
@@ -82,10 +83,19 @@ impl fmt::Display for Offered {
     }
 }
 
-/// One of them.
-pub(super) struct Routed<T> {
+/// What is offered, and by whom.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Offer {
     pub(super) offered: Offered,
     pub(super) holder: Holder,
+}
+
+/// An offer as others of the group hear of it: whether its client is there. A copy costs nothing.
+pub(super) type Told = (Arc<Offer>, bool);
+
+/// One of them.
+pub(super) struct Routed<T> {
+    pub(super) offer: Arc<Offer>,
     /// What leads there, or did as long as its client was there.
     pub(super) last_bell: T,
     away_since: Option<Instant>,
@@ -125,6 +135,7 @@ impl<T: Clone> SiteRoutes<T> {
     ) -> Result<u64, Conflict> {
         self.forget_old(now);
         let meets = |it: &Routed<T>| {
+            let it = &*it.offer;
             let is_own = it.holder.key == holder.key && matches!(offered, Offered::Domain(..));
             it.holder.group == holder.group
                 && it.offered.overlaps(&offered)
@@ -135,20 +146,57 @@ impl<T: Clone> SiteRoutes<T> {
             return Err(Conflict::With(met));
         }
         self.routes.retain(|_, it| !meets(it));
-        let of_group = self.numbers(|it| it.holder.group == holder.group).len();
-        if of_group >= MAX_ROUTES || self.routes.len() >= MAX_ROUTES_HERE {
+        if !self.has_room(&holder) {
             return Err(Conflict::Full);
         }
+        self.make_room(MAX_ROUTES, |it| it.offer.holder.group == holder.group);
+        self.make_room(MAX_ROUTES_HERE, |_| true);
         let number = self.next;
         self.next += 1;
         let routed = Routed {
-            offered,
-            holder,
+            offer: Arc::new(Offer { offered, holder }),
             last_bell: bell,
             away_since: None,
         };
         self.routes.insert(number, routed);
         Ok(number)
+    }
+
+    /// Of those whose clients are there no user has more than are left to all others, in its group
+    /// and in all; the devices of one user have a group of their own for themselves.
+    fn has_room(&self, holder: &Holder) -> bool {
+        let is_here = |it: &&Routed<T>| it.bell().is_some();
+        let here = || {
+            self.routes
+                .values()
+                .filter(is_here)
+                .map(|it| &it.offer.holder)
+        };
+        let own = here().filter(|it| it.user == holder.user).count() + 1;
+        let in_group = here().filter(|it| it.group == holder.group);
+        let group_left = MAX_ROUTES.checked_sub(in_group.count() + 1);
+        let left = MAX_ROUTES_HERE.checked_sub(here().count() + 1);
+        let is_alone = matches!(holder.group, Group::OfUser(_));
+        group_left.is_some_and(|left| is_alone || own <= left) && left.is_some_and(|it| own <= it)
+    }
+
+    /// Forgets routes of clients that are away until there is a place for one more: the oldest of
+    /// the user who has most of those.
+    fn make_room(&mut self, places: usize, is_meant: impl Fn(&Routed<T>) -> bool) {
+        while self.numbers(&is_meant).len() >= places {
+            let meant = self.routes.iter().filter(|(_, it)| is_meant(it));
+            let away = meant.filter_map(|(number, it)| Some((it.away_since?, number, it)));
+            let mut of_users = BTreeMap::<_, Vec<_>>::new();
+            for (since, number, it) in away {
+                let user = of_users.entry(&it.offer.holder.user).or_default();
+                user.push((since, *number));
+            }
+            let most = of_users.into_values().max_by_key(Vec::len);
+            let Some((_, oldest)) = most.and_then(|of_user| of_user.into_iter().min()) else {
+                return;
+            };
+            self.routes.remove(&oldest);
+        }
     }
 
     fn numbers(&self, is_meant: impl Fn(&Routed<T>) -> bool) -> Vec<u64> {
@@ -193,9 +241,10 @@ impl<T: Clone> SiteRoutes<T> {
     pub(super) fn find(&self, group: &Group, asker: PublicKey, ip: IpAddr) -> Found<T> {
         let ip = ip.to_canonical();
         let mut routes = self.routes.iter();
-        let found = routes.find(|(_, it)| it.offered.has_host(ip) && it.holder.group == *group);
+        let found =
+            routes.find(|(_, it)| it.offer.offered.has_host(ip) && it.offer.holder.group == *group);
         match found {
-            Some((_, it)) if it.holder.key == asker => Found::Nowhere,
+            Some((_, it)) if it.offer.holder.key == asker => Found::Nowhere,
             Some((number, it)) => match it.bell() {
                 Some(bell) => Found::Here(*number, bell.clone()),
                 None => Found::Away,
@@ -206,34 +255,41 @@ impl<T: Clone> SiteRoutes<T> {
 
     /// Whether an address is of a network that leads to this client.
     pub(super) fn is_of(&self, group: &Group, holder: PublicKey, ip: IpAddr) -> bool {
-        let is_there = |it: &Routed<T>| it.offered.has_host(ip) && it.bell().is_some();
-        let is_own = |it: &Routed<T>| it.holder.group == *group && it.holder.key == holder;
-        self.routes.values().any(|it| is_own(it) && is_there(it))
+        let is_own = |it: &Offer| it.holder.group == *group && it.holder.key == holder;
+        let mut here = self.routes.values().filter(|it| it.bell().is_some());
+        here.any(|it| is_own(&it.offer) && it.offer.offered.has_host(ip))
     }
 
     /// What a client of this group is told: what others have.
-    pub(super) fn told(&self, group: &Group, asker: PublicKey) -> SiteList {
+    pub(super) fn told(&self, group: &Group, asker: PublicKey) -> Vec<Told> {
+        let is_other = |it: &Holder| it.group == *group && it.key != asker;
         let routes = self.routes.values();
-        let others = routes.filter(|it| it.holder.group == *group && it.holder.key != asker);
-        let mut list = SiteList::default();
-        for it in others {
-            let (user, is_here) = (it.holder.user.clone(), it.bell().is_some());
-            match &it.offered {
-                Offered::Range(prefix) => list.routes.push(SiteRoute {
-                    prefix: *prefix,
-                    user,
-                    is_here,
-                }),
-                Offered::Domain(domain, resolver) => list.domains.push(SiteDomain {
-                    domain: domain.clone(),
-                    resolver: *resolver,
-                    user,
-                    is_here,
-                }),
-            }
-        }
-        list
+        let others = routes.filter(|it| is_other(&it.offer.holder));
+        let told = others.map(|it| (it.offer.clone(), it.bell().is_some()));
+        told.collect()
     }
+}
+
+/// The same as it is said.
+pub(super) fn site_list(told: &[Told]) -> SiteList {
+    let mut list = SiteList::default();
+    for (offer, is_here) in told {
+        let (user, is_here) = (offer.holder.user.clone(), *is_here);
+        match &offer.offered {
+            Offered::Range(prefix) => list.routes.push(SiteRoute {
+                prefix: *prefix,
+                user,
+                is_here,
+            }),
+            Offered::Domain(domain, resolver) => list.domains.push(SiteDomain {
+                domain: domain.clone(),
+                resolver: *resolver,
+                user,
+                is_here,
+            }),
+        }
+    }
+    list
 }
 
 impl<T> Routed<T> {
@@ -262,7 +318,7 @@ mod tests {
         Holder {
             group: group(group_name),
             user: format!("user {key}"),
-            key: KEYS[key],
+            key: KEYS[key % KEYS.len()],
         }
     }
 
@@ -326,7 +382,7 @@ mod tests {
             let is_own = table.is_of(&group(group_name), KEYS[holder], ip(address));
             assert_eq!(is_own, expected, "{group_name} {holder} {address}");
         }
-        let told = table.told(&group("a"), KEYS[0]);
+        let told = site_list(&table.told(&group("a"), KEYS[0]));
         let only = Prefix::parse("192.168.21.0/24").unwrap();
         assert!(told.routes.len() == 1 && told.routes[0].prefix == only && told.routes[0].is_here);
     }
@@ -343,11 +399,11 @@ mod tests {
         assert!(!table.is_of(&group("a"), KEYS[0], ip("192.168.20.1")));
         let find = |table: &SiteRoutes<char>| table.find(&group("a"), KEYS[3], ip("192.168.20.1"));
         assert_eq!(find(&table), Found::Away);
-        assert!(!table.told(&group("a"), KEYS[3]).routes[0].is_here);
+        assert!(!table.told(&group("a"), KEYS[3])[0].1);
         // It returns with another key; only one of both is remembered.
         let second = table.insert(route, holder("a", 1), 'b', now).unwrap();
         assert_eq!(find(&table), Found::Here(second, 'b'));
-        assert_eq!(table.told(&group("a"), KEYS[3]).routes.len(), 1);
+        assert_eq!(table.told(&group("a"), KEYS[3]).len(), 1);
         table.leave(second, now);
         // Remembered for a while, not for ever.
         let later = now + REMEMBERED;
@@ -355,7 +411,7 @@ mod tests {
         assert!(table.insert(other, holder("a", 2), 'c', later).is_ok());
         assert_eq!(find(&table), Found::Nowhere);
         table.remove(2);
-        assert_eq!(table.told(&group("a"), KEYS[3]), SiteList::default());
+        assert!(table.told(&group("a"), KEYS[3]).is_empty());
     }
 
     #[test]
@@ -382,7 +438,7 @@ mod tests {
         let found = table.find(&group("a"), KEYS[1], ip("192.168.20.1"));
         assert_eq!(found, Found::Nowhere);
         table.leave(0, now);
-        let told = table.told(&group("a"), KEYS[1]).domains;
+        let told = site_list(&table.told(&group("a"), KEYS[1])).domains;
         let named: Vec<_> = told
             .iter()
             .map(|it| (it.domain.as_str(), it.is_here))
@@ -390,20 +446,72 @@ mod tests {
         assert_eq!(named, [("lan-b.example", false), ("x.lan-b.example", true)]);
     }
 
+    /// Of each of these users its routes are offered, and those from `kept` on taken back.
+    fn offer(
+        table: &mut SiteRoutes<()>,
+        holder: &Holder,
+        (count, kept): (usize, usize),
+        now: Instant,
+    ) -> usize {
+        let number = table.next;
+        let offered = (0..count).map_while(|n| {
+            let route = prefix(&format!("10.{}.{}.{n}/32", number >> 8, number & 0xff));
+            let offered = table.insert(route, holder.clone(), (), now).ok()?;
+            if n >= kept {
+                table.leave(offered, now);
+            }
+            Some(())
+        });
+        offered.count()
+    }
+
+    fn alone(key: usize) -> Holder {
+        Holder {
+            group: Group::OfUser(format!("user {key}")),
+            ..holder("", key)
+        }
+    }
+
     #[test]
     fn one_group_does_not_have_more_than_is_told() {
         let now = Instant::now();
         let mut table = SiteRoutes::default();
-        for n in 0..MAX_ROUTES {
-            let route = prefix(&format!("10.{n}.0.0/16"));
-            assert!(table.insert(route.clone(), holder("a", 0), n, now).is_ok());
+        let all = (MAX_ROUTES + 1, MAX_ROUTES + 1);
+        assert_eq!(offer(&mut table, &alone(0), all, now), MAX_ROUTES);
+        assert_eq!(offer(&mut table, &alone(1), all, now), MAX_ROUTES);
+    }
+
+    #[test]
+    fn one_user_leaves_as_many_to_all_others_as_it_has() {
+        let now = Instant::now();
+        let mut table = SiteRoutes::default();
+        let all = (MAX_ROUTES, MAX_ROUTES);
+        assert_eq!(offer(&mut table, &holder("a", 0), all, now), MAX_ROUTES / 2);
+        assert_eq!(offer(&mut table, &holder("a", 1), all, now), MAX_ROUTES / 4);
+        assert_eq!(offer(&mut table, &holder("b", 2), all, now), MAX_ROUTES / 2);
+        let last = (3..).find(|key| offer(&mut table, &alone(*key), all, now) < MAX_ROUTES);
+        assert!(last.unwrap() > 6, "{last:?}");
+        assert!(offer(&mut table, &alone(100), all, now) > 0);
+    }
+
+    #[test]
+    fn routes_whose_clients_are_away_keep_nobody_out() {
+        let (now, away) = (Instant::now(), (MAX_ROUTES, 0));
+        let mut table = SiteRoutes::default();
+        let other = table.insert(prefix("172.16.0.0/16"), holder("a", 1), (), now);
+        table.leave(other.unwrap(), now);
+        let later = now + Duration::from_secs(1);
+        assert_eq!(offer(&mut table, &holder("a", 0), away, later), MAX_ROUTES);
+        let mine = table.insert(prefix("192.168.0.0/16"), holder("a", 2), (), later);
+        assert!(mine.is_ok(), "the group is full");
+        // It is remembered: somebody else has far more.
+        let found = table.find(&group("a"), KEYS[3], ip("172.16.0.1"));
+        assert_eq!(found, Found::Away);
+        for key in 10..30 {
+            assert_eq!(offer(&mut table, &alone(key), away, later), MAX_ROUTES);
         }
-        let more = table.insert(prefix("192.168.0.0/16"), holder("a", 1), 0, now);
-        assert_eq!(more, Err(Conflict::Full));
-        assert!(
-            table
-                .insert(prefix("192.168.0.0/16"), holder("b", 1), 0, now)
-                .is_ok()
-        );
+        assert!(table.iter().count() <= MAX_ROUTES_HERE);
+        let found = table.find(&group("a"), KEYS[3], ip("192.168.0.1"));
+        assert!(matches!(found, Found::Here(..)), "{found:?}");
     }
 }

@@ -24,7 +24,7 @@ use super::attending::{self, Held, Visits, lock};
 use super::grants::Group;
 use super::host::{Host, Permit, refuse};
 pub(super) use super::site_routes::Offered;
-use super::site_routes::{Found, Holder, Routed, SiteRoutes};
+use super::site_routes::{Found, Holder, Routed, SiteRoutes, site_list};
 use super::udp::{self, Destination};
 use super::user::{Meter, User};
 use crate::access::Access;
@@ -122,7 +122,10 @@ impl Sites {
         };
         let other = |routes: &SiteRoutes<Bell>, number| {
             let routed = routes.get(number)?;
-            Some((routed.bell()?.clone(), routed.holder.user == holder.user))
+            Some((
+                routed.bell()?.clone(),
+                routed.offer.holder.user == holder.user,
+            ))
         };
         let held = attending::lease(&self.routes, insert, other).await?;
         self.tell_change();
@@ -133,9 +136,9 @@ impl Sites {
     pub(super) fn snapshot(&self) -> Vec<RouteSnapshot> {
         let routes = self.routes();
         let of = |it: &Routed<Bell>| RouteSnapshot {
-            what: it.offered.to_string(),
-            user: it.holder.user.clone(),
-            client: it.holder.key,
+            what: it.offer.offered.to_string(),
+            user: it.offer.holder.user.clone(),
+            client: it.offer.holder.key,
             is_here: it.bell().is_some(),
             calls: it.last_bell.visits.now(),
             calls_so_far: it.last_bell.visits.so_far(),
@@ -332,7 +335,7 @@ pub(super) async fn tell(
         revision.mark_unchanged();
         let list = sites.routes().told(&user.group(), host.key);
         if told.as_ref() != Some(&list) {
-            stream.write_all(&emit(&list)).await?;
+            stream.write_all(&emit(&site_list(&list))).await?;
             told = Some(list);
         }
         tokio::select! {

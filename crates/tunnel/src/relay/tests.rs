@@ -22,6 +22,7 @@ pub(super) fn shared(access: Access) -> Shared {
         groups: Mutex::default(),
         has_neighbour: Arc::default(),
         headcount: Headcount::default(),
+        pinging: Headcount::default(),
         members: Members::default(),
         journal: Journal::default(),
         exit: None,

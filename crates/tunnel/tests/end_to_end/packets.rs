@@ -275,3 +275,40 @@ fn answers_find_their_client_and_a_full_pool_says_so() {
         });
     });
 }
+
+/// Sockets for pings in this thread's namespace, of either kind.
+fn ping_sockets() -> usize {
+    let of = |table| {
+        let text = std::fs::read_to_string(format!("/proc/thread-self/net/{table}"));
+        // A heading stands first.
+        text.unwrap().lines().count() - 1
+    };
+    of("icmp") + of("raw")
+}
+
+#[test]
+fn however_many_flows_of_packets_a_session_asks_for_its_pings_have_few_sockets() {
+    in_namespace("p", || {
+        run(async {
+            let (_monitor, peer) = relay("100.64.16.0/24").await;
+            let client = client(&peer, 3, 3).await;
+            let mut flows = Vec::new();
+            for _ in 0..16 {
+                flows.extend(client.open_packets(false).await);
+            }
+            for flow in &flows {
+                for host in 0..64 {
+                    flow.send(&ping([10, 0, 0, host], RELAY, host)).unwrap();
+                    assert_eq!(answer(flow).await, host);
+                }
+            }
+            let sockets = ping_sockets();
+            assert!((64..=128).contains(&sockets), "{sockets}");
+            // One that is given up makes room.
+            flows.clear();
+            while client.open_packets(false).await.is_err() {
+                tokio::task::yield_now().await;
+            }
+        });
+    });
+}

@@ -5,19 +5,20 @@ use std::net::SocketAddrV4;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use tabane_base::{Bytes, Prefix, Protocol};
+use tabane_base::{Bytes, PortRange, Prefix, Protocol};
 use tabane_core::Identity;
 use tabane_tunnel::{
-    CallProtocol, Client, Exposure, ExposureEvent, Grants, RelayLimits, Silence, Status, Target,
-    User, UserLimits,
+    CallProtocol, Client, Exposure, ExposureEvent, Grants, PortClaim, RelayLimits, Silence, Status,
+    Target, User, UserLimits,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy, split};
+use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tokio::task::spawn_local;
 use tokio::time::sleep;
 
 use super::packets::ping;
-use super::world::{RelayOptions, RunningRelay, carry, client_config, pair, run};
+use super::world::{RelayOptions, RunningRelay, carry, client_config, eventually, pair, run};
 
 const ROUTE: &str = "10.250.7.0/24";
 const OTHER_ROUTE: &str = "10.250.8.0/24";
@@ -28,6 +29,7 @@ const HOST: &str = "10.250.7.1:9";
 fn relay(options: RelayOptions) -> RunningRelay {
     let grants = Grants {
         routes: [ROUTE, OTHER_ROUTE].map(|it| it.parse().unwrap()).into(),
+        ports: vec!["1024-65535".parse().unwrap()],
         ..Grants::default()
     };
     let limits = UserLimits {
@@ -107,6 +109,36 @@ fn who_offers_and_takes_back_without_end_is_not_told_of_each_time() {
     });
 }
 
+/// Each of them keeps what it has told, and looks for what is new.
+#[test]
+fn a_session_has_two_streams_of_routes_and_no_more() {
+    run(async {
+        let relay = relay(RelayOptions::default());
+        let (site, other) = (client(&relay, 3).await, client(&relay, 5).await);
+        let _kept = site
+            .offer_route(Prefix::parse(ROUTE).unwrap())
+            .await
+            .unwrap();
+        let (told, refused) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
+        for _ in 0..5 {
+            let (other, told, refused) = (other.clone(), told.clone(), refused.clone());
+            spawn_local(async move {
+                let tell = |list: tabane_tunnel::SiteList, _| {
+                    let count = if list.routes.is_empty() {
+                        &refused
+                    } else {
+                        &told
+                    };
+                    count.set(count.get() + 1);
+                };
+                other.follow_routes(tell).await;
+            });
+        }
+        eventually("all were answered", || told.get() + refused.get() == 5).await;
+        assert_eq!((told.get(), refused.get()), (2, 3));
+    });
+}
+
 /// As after a relay was replaced: one asks at once, before either has what it had.
 #[test]
 fn who_asks_a_site_in_a_new_session_waits_for_both_networks_and_is_shown() {
@@ -143,6 +175,50 @@ fn who_asks_a_site_in_a_new_session_waits_for_both_networks_and_is_shown() {
         assert_eq!(seen, (from, target));
         let refused = asked.err().map(|error| error.to_string());
         assert!(refused.is_some(), "it was opened");
+    });
+}
+
+#[test]
+fn visitors_of_a_port_keep_none_of_the_group_out() {
+    run(async {
+        let limits = RelayLimits {
+            visitors: 1,
+            ..RelayLimits::default()
+        };
+        let relay = relay(RelayOptions {
+            limits,
+            ..RelayOptions::default()
+        });
+        let (site, caller) = (client(&relay, 3).await, client(&relay, 5).await);
+        let route = site
+            .offer_route(Prefix::parse(ROUTE).unwrap())
+            .await
+            .unwrap();
+        spawn_local(echo(route, Rc::default()));
+        // Whichever is free.
+        let mut exposed = None;
+        for port in 20_000..20_100 {
+            let claim = PortClaim {
+                protocol: Protocol::Tcp,
+                ports: PortRange::parse(&port.to_string()).unwrap(),
+            };
+            if let Ok(exposure) = site.expose(claim, None).await {
+                exposed = Some((exposure, port));
+                break;
+            }
+        }
+        let (mut exposure, port) = exposed.unwrap();
+        let _stranger = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+        let ExposureEvent::Visitor(_visitor) = exposure.next().await else {
+            panic!("nobody came");
+        };
+        let (mut program, carried) = pair().await;
+        let host: SocketAddrV4 = HOST.parse().unwrap();
+        spawn_local(carry(&caller, carried, Target::Address(host.into())));
+        program.write_all(b"c").await.unwrap();
+        let mut byte = [0];
+        program.read_exact(&mut byte).await.unwrap();
+        assert_eq!(&byte, b"c");
     });
 }
 

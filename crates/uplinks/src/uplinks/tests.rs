@@ -387,3 +387,48 @@ fn a_damaged_file_of_networks_is_as_good_as_none() {
     let mode = std::fs::metadata(&path).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600, "it tells where its owner has been");
 }
+
+/// As a router of wlan0 says it of 64:ff9b::/96, for 18 h: the kernel's header, the option's own,
+/// the option (RFC 8781), and who says it.
+fn translator_said_by(router: &str) -> Advertisement {
+    let mut message = vec![0; 4];
+    message.extend(68_u16.to_ne_bytes());
+    message.extend([0; 10]);
+    message.extend([10, 0]);
+    message.extend(16_u16.to_ne_bytes());
+    message.extend(3_u32.to_ne_bytes());
+    message.extend([134, 0, 0, 0, 0, 0, 0, 0]);
+    message.extend([38, 2, 0xff, 0xf8, 0, 0x64, 0xff, 0x9b]);
+    message.extend([0; 8]);
+    message.extend([20, 0, 1, 0]);
+    message.extend(router.parse::<std::net::Ipv6Addr>().unwrap().octets());
+    Advertisement::parse(&message).unwrap()
+}
+
+#[test]
+fn what_routers_of_a_network_said_is_forgotten_with_it() {
+    let host = Host::new("");
+    let there = Interface {
+        index: 3,
+        ..interface("wlan0", &["2001:db8::1"])
+    };
+    let between = Interface {
+        carrier: false,
+        ..there.clone()
+    };
+    let translators = || {
+        let table = host.uplinks.table();
+        table.interfaces[0].advertised.translators.len()
+    };
+    host.uplinks.0.on_interfaces(vec![there.clone()]);
+    host.uplinks
+        .0
+        .on_advertisement(translator_said_by("fe80::1"));
+    assert_eq!(translators(), 1);
+    // Something else changes.
+    host.uplinks.0.on_interfaces(vec![there.clone()]);
+    assert_eq!(translators(), 1);
+    host.uplinks.0.on_interfaces(vec![between]);
+    host.uplinks.0.on_interfaces(vec![there]);
+    assert_eq!(translators(), 0);
+}

@@ -47,7 +47,7 @@ impl FarHalf {
     /// What it takes at the client's session.
     pub(super) fn seat(&self) -> Seat {
         match self {
-            Self::Tcp(..) => Seat::Visitor,
+            Self::Tcp(..) => Seat::SiteTcp,
             Self::Datagrams(.., spoken) if *spoken == protocol_byte(Protocol::Udp) => Seat::SiteUdp,
             Self::Datagrams(..) => Seat::SitePackets,
         }
