@@ -4,9 +4,9 @@
 //! reading, handing on and answering cost far more than the packet itself, whether it is a
 //! stranger's or carries a download. Network cards moderate their interrupts for the same reason.
 //! A rest is no delay of the network's: datagrams have the kernel's time of arrival. It is taken
-//! where the thread would wait for the kernel, when all its tasks have had their turns, and not by a
-//! timer, since what comes meanwhile would wake the thread. [`Moderation`] is pure: the time is an
-//! argument.
+//! where the thread would wait for the kernel, when all its tasks have had their turns, and not by
+//! a timer, since what comes meanwhile would wake the thread. [`Moderation`] is pure: the time is
+//! an argument.
 
 use std::cell::Cell;
 
