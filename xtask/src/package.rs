@@ -17,7 +17,7 @@ use anyhow::{Context, Result, bail, ensure};
 use build::Library;
 pub(crate) use build::{Build, can_start};
 
-use crate::router::crates_of_others;
+use crate::router::crates_in_flags;
 use crate::tool::said;
 
 const USAGE: &str = "\
@@ -144,7 +144,7 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> Result<bool> {
 /// Nobody else's could be the same otherwise.
 fn names_no_builder(binary: &Path) -> Result<()> {
     let program = fs::read(binary)?;
-    let Some(path) = crates_of_others() else {
+    let Some(path) = crates_in_flags() else {
         return Ok(());
     };
     let mut pieces = program.windows(path.len());

@@ -7,6 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
+use crate::licences::Linked;
 use crate::router::{flags, host};
 use crate::tool::said;
 
@@ -156,6 +157,14 @@ impl Build {
         let directory = std::env::var_os("CARGO_TARGET_DIR");
         let directory = directory.map_or_else(|| root.join("target"), PathBuf::from);
         Ok(directory.join(triple).join("release/tabane"))
+    }
+
+    /// What is in it of others'.
+    pub(crate) fn linked(&self) -> Linked {
+        Linked {
+            triple: self.triple(),
+            features: (!self.is_native).then_some(FEATURES),
+        }
     }
 
     /// A command of the built program's.

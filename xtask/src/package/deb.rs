@@ -10,9 +10,9 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 
 use super::build::{Build, can_start};
-use super::contents::{COMPLETIONS, MAINTAINER, open_directories, put};
+use super::contents::{COMPLETIONS, MAINTAINER, open_directories};
 use super::{Release, clear, size};
-use crate::tool::said;
+use crate::tool::{put, said};
 
 /// Which package has a shared library that the program may need.
 const LIBRARIES: [(&str, &str); 4] = [
