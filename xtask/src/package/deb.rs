@@ -215,6 +215,21 @@ pub(super) fn install_and_purge(package: &Path, target: &Path) -> Result<f64> {
 mod tests {
     use super::*;
 
+    /// The unit has NoNewPrivileges, under which the kernel refuses a change of profile.
+    #[test]
+    fn what_the_confined_relay_runs_stays_under_its_profile() {
+        let (_, profile, _) = FILES[1];
+        let rules = profile.lines().filter_map(|line| {
+            let (path, rights) = line.trim().strip_suffix(',')?.rsplit_once(' ')?;
+            (path.starts_with('/') && rights.contains('x')).then_some((path, rights))
+        });
+        let rules: Vec<_> = rules.collect();
+        assert!(rules.len() >= 2, "{rules:?}");
+        for (path, rights) in rules {
+            assert!(rights.ends_with("ix"), "{path} {rights}");
+        }
+    }
+
     #[test]
     fn dependencies_are_the_libraries_with_the_newest_symbol_that_is_needed() {
         let needs = "  NEEDED               libgcc_s.so.1\n  NEEDED               libm.so.6\n  \
