@@ -229,6 +229,9 @@ mod tests {
         let own = own.trim_matches(['[', ']']).split(',');
         let others: Vec<&str> = own.filter(|&feature| feature != "sctp").collect();
         assert_eq!(FEATURES.split(',').collect::<Vec<_>>(), others);
+        // What is advised where the libraries are missing.
+        let advice = include_str!("../../../crates/sctp/build.rs");
+        assert!(advice.contains(&format!("--features {FEATURES}\"")));
     }
 
     #[test]

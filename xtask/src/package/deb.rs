@@ -84,8 +84,9 @@ fn describe(release: &Release, build: &Build, stage: &Path) -> Result<()> {
     let depends = dependencies(&dump("-p")?, &dump("-T")?)?;
     let text = format!(
         "Package: tabane\nVersion: {}\nArchitecture: {}\nMaintainer: {MAINTAINER}\n\
-         Installed-Size: {size}\nDepends: {depends}\nRecommends: nftables\n\
-         Suggests: apparmor, curl, iproute2\nSection: net\nPriority: optional\n\
+         Installed-Size: {size}\nDepends: {depends}\n\
+         Recommends: ca-certificates, curl, iproute2, nftables\nSuggests: apparmor\n\
+         Section: net\nPriority: optional\n\
          Description: makes every link that a machine has work as one\n \
          One encrypted multipath session carries TCP, UDP and DNS of programs that know\n \
          nothing of it over all links at once, to a relay that is the same program.\n",
