@@ -28,7 +28,7 @@ BENCH_DEPS := iperf3=iperf3 mptcpize=mptcpize nginx=nginx-light aria2c=aria2
 PACKAGE_DEPS := dpkg-deb=dpkg strip=binutils gzip=gzip
 REPOSITORY_DEPS := dpkg-scanpackages=dpkg-dev gpg=gnupg
 
-.PHONY: help deps build demo fleet-demo router test check ci bench packages image repository install
+.PHONY: help deps build demo fleet-demo router test check ci bench packages image key repository install
 .DEFAULT_GOAL := help
 
 help:
@@ -83,8 +83,11 @@ bench: build
 	@.ci/install-missing $(BENCH_DEPS)
 	$(CARGO) xtask bench $(SCENARIO)
 
-# KEY=... says which of gpg's keys signs.
-repository: packages
+# KEY=... says which of gpg's keys signs; asked for before anything is built.
+key:
+	@test -n "$(KEY)" || { echo 'make repository KEY=ID: which key signs' >&2; exit 1; }
+
+repository: key packages
 	@.ci/install-missing $(REPOSITORY_DEPS)
 	$(CARGO) xtask repository --key "$(KEY)"
 

@@ -9,7 +9,7 @@ use std::process::{Command, exit};
 
 const REPLACED: [&str; 2] = ["sctp_userspace_ip_output", "sctp_userspace_ip6_output"];
 const REMEDY: &str = "on Debian and Ubuntu apt install libusrsctp-dev; or, without \
-                      `tabane sctp`: --no-default-features --features dashboard,demo,lab,sim";
+                      `tabane sctp`: --no-default-features --features dashboard,demo,fleet,lab,sim";
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

@@ -73,10 +73,22 @@ procd_open_instance() { echo "instance $1"; }
 procd_set_param() { echo "$*"; }
 procd_close_instance() { :; }
 export TABANE_DIRECTORY="$scratch/etc" TABANE_TO_TOML="$PWD/files/uci-to-toml"
+export TABANE_RUN="$scratch/run"
 . files/tabane.init
 
 echo 'tabane.up.enabled=0' >"$UCI"
 [ -z "$(start_service)" ] || fail "what is not enabled is started"
+[ "$(readlink "$scratch/run")" = /var/run ] || fail "where there is no /run it would be on flash"
+rm "$scratch/run"
+mkdir "$scratch/run"
+start_service
+[ ! -L "$scratch/run" ] && [ -d "$scratch/run" ] || fail "the machine's own /run is not left alone"
+for yes in on true yes enabled; do
+    echo "tabane.up.enabled=$yes" >"$UCI"
+    start_service | grep -q "^command .* up$" || fail "enabled '$yes' does not start it"
+done
+echo 'tabane.relay.enabled=perhaps' >"$UCI"
+! start_service >"$scratch/told" 2>&1 || fail "it starts with a switch that is none"
 printf '%s\n' tabane.up.enabled=1 tabane.up.lan=br-lan tabane.relay.enabled=1 \
     'tabane.relay.listen=[::]:4510' tabane.relay.public=a.example tabane.relay.public=b.example \
     >"$UCI"
@@ -100,6 +112,13 @@ for pair in 'socket transparent=nft-socket' 'tproxy to=nft-tproxy' 'fib daddr=nf
     'masquerade=nft-nat' 'CTNETLINK=nf-conntrack-netlink' 'dev/net/tun=tun'; do
     grep -rq "${pair%=*}" ../../crates/linux/src ../../crates/client/src || fail "no ${pair%=*}"
     grep -oE '[+][a-z-]+' Makefile | grep -qxF "+kmod-${pair#*=}" || fail "no kmod-${pair#*=}"
+done
+# What `tabane gateway` runs, and which of its extensions: packages of their own there.
+for pair in '"iptables"=iptables-nft' '"ip6tables"=ip6tables-nft' \
+    'NFQUEUE=iptables-mod-nfqueue' 'NFLOG=iptables-mod-nflog'; do
+    grep -rqF -e "${pair%=*}" ../../crates/linux/src/iptables.rs ../../crates/relay/src/gateway ||
+        fail "no ${pair%=*}"
+    grep -oE '[+][a-z0-9-]+' Makefile | grep -qxF "+${pair#*=}" || fail "no ${pair#*=}"
 done
 
 echo "OpenWrt: settings and service as they should be"

@@ -1,6 +1,7 @@
 //! `cargo xtask image`: the relay as an OCI image, from scratch: the static program, a user, and
 //! directories of its own. Written by hand, so that no daemon and no other tool is needed
-//! (<https://github.com/opencontainers/image-spec>, image-layout, manifest, config).
+//! (<https://github.com/opencontainers/image-spec>, image-layout, manifest, config). Its parts have
+//! Docker's names for their kinds, which all take: of OCI's, podman reads no health check.
 //!
 //! Owns the image's configuration and its bytes, which are the same from the same commit.
 
@@ -11,6 +12,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
 
+use crate::licences::Linked;
 use crate::package::{Build, Release, clear};
 use crate::router;
 use crate::tool::{is_root, said};
@@ -28,6 +30,8 @@ const USER: u32 = 65532;
 /// What the image runs, and what tells whether that answers.
 const ENTRY: &str = r#"["/tabane","relay","--state","/var/lib/tabane"]"#;
 const HEALTH: &str = r#"["CMD","/tabane","status"]"#;
+/// What Docker calls a manifest (image manifest version 2, schema 2).
+const MANIFEST: &str = "distribution.manifest.v2+json";
 const RUNTIME: &str = "TABANE_RUNTIME=/run/tabane";
 
 pub(crate) fn run(root: &Path, arguments: &[&str]) -> Result<bool> {
@@ -60,7 +64,11 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> Result<bool> {
         },
     };
     let release = Release::of(root)?;
-    let image = Image { release, build };
+    let image = Image {
+        root,
+        release,
+        build,
+    };
     let file = image.write(&binary, &out)?;
     let bytes = fs::metadata(&file)?.len();
     println!("{} ({:.1} MB)", file.display(), bytes as f64 / 1e6);
@@ -76,7 +84,9 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> Result<bool> {
     Ok(true)
 }
 
-struct Image {
+struct Image<'a> {
+    /// Of the repository.
+    root: &'a Path,
     release: Release,
     build: Build,
 }
@@ -92,13 +102,13 @@ impl Blob {
     fn descriptor(&self, kind: &str) -> String {
         let Self { digest, bytes } = self;
         format!(
-            r#"{{"mediaType":"application/vnd.oci.image.{kind}",
+            r#"{{"mediaType":"application/vnd.docker.{kind}",
 "digest":"sha256:{digest}","size":{bytes}}}"#
         )
     }
 }
 
-impl Image {
+impl Image<'_> {
     fn write(&self, binary: &Path, out: &Path) -> Result<PathBuf> {
         let stage = out.join("image-stage");
         clear(&stage)?;
@@ -110,18 +120,18 @@ impl Image {
         let packed = keep(&layout, &fs::read(stage.join("layer.tar.gz"))?)?;
         let config = keep(&layout, self.config(&content)?.as_bytes())?;
         let manifest = format!(
-            r#"{{"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json",
+            r#"{{"schemaVersion":2,"mediaType":"application/vnd.docker.{MANIFEST}",
 "config":{},
 "layers":[{}]}}"#,
-            config.descriptor("config.v1+json"),
-            packed.descriptor("layer.v1.tar+gzip"),
+            config.descriptor("container.image.v1+json"),
+            packed.descriptor("image.rootfs.diff.tar.gzip"),
         );
         let manifest = keep(&layout, manifest.as_bytes())?;
-        let named = manifest.descriptor("manifest.v1+json");
+        let named = manifest.descriptor(MANIFEST);
         let name = format!(
             r#","annotations":{{"org.opencontainers.image.ref.name":"tabane-relay:{}"}}}}"#,
-            // A tag has no `~`.
-            self.release.version.replace('~', "-")
+            // A tag has neither.
+            self.release.version.replace(['~', '+'], "-")
         );
         let named = named
             .strip_suffix('}')
@@ -149,6 +159,12 @@ impl Image {
         for directory in ["etc", "run/tabane", "var/lib/tabane"] {
             fs::create_dir_all(tree.join(directory))?;
         }
+        let linked = Linked {
+            // A router's.
+            features: Some(""),
+            ..self.build.linked()
+        };
+        linked.put(self.root, &tree.join("usr/share/doc/tabane"))?;
         let program = fs::copy(binary, tree.join("tabane"));
         program.with_context(|| format!("cannot read {}", binary.display()))?;
         fs::write(
@@ -160,7 +176,7 @@ impl Image {
         said(Command::new("sh").args(["-ec", modes]).current_dir(&tree))?;
         let layer = stage.join("layer.tar");
         // Root's but for what the relay writes.
-        self.tar(&tree, &["etc", "tabane"], 0, &layer)?;
+        self.tar(&tree, &["etc", "tabane", "usr"], 0, &layer)?;
         let own = stage.join("own.tar");
         self.tar(&tree, &["run", "var"], USER, &own)?;
         said(Command::new("tar").arg("-Af").arg(&layer).arg(&own))?;
@@ -335,4 +351,50 @@ fn sha256(file: &Path) -> Result<String> {
         .next()
         .context("sha256sum says nothing")?;
     Ok(digest.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn podman_reads_the_health_check_and_licences_are_in_the_image() {
+        let name = format!("tabane-image-{}", std::process::id());
+        let scratch = std::env::temp_dir().join(name);
+        clear(&scratch).unwrap();
+        let image = Image {
+            root: &crate::repository_root(),
+            release: Release {
+                version: "1~2+3".to_owned(),
+                time: "0".to_owned(),
+            },
+            build: Build::musl("x86_64").unwrap(),
+        };
+        let program = scratch.join("tabane");
+        fs::write(&program, "").unwrap();
+        let file = image.write(&program, &scratch).unwrap();
+        let layout = scratch.join("layout");
+        fs::create_dir(&layout).unwrap();
+        unpack(&file, &layout).unwrap();
+        let index = fs::read_to_string(layout.join("index.json")).unwrap();
+        let manifest = first_blob(&layout, &index).unwrap();
+        let manifest = fs::read_to_string(manifest).unwrap();
+        let (_, layers) = manifest.split_once("\"layers\"").unwrap();
+        let layer = first_blob(&layout, layers).unwrap();
+        let files = said(Command::new("tar").arg("-tzf").arg(layer)).unwrap();
+        fs::remove_dir_all(&scratch).unwrap();
+        // Of an OCI manifest it would not (podman, pull request 6024).
+        let kind = "\"mediaType\":\"application/vnd.docker.distribution.manifest.v2+json\"";
+        assert!(
+            index.contains(kind) && manifest.contains(kind),
+            "{manifest}"
+        );
+        assert!(index.contains("\"tabane-relay:1-2-3\""), "{index}");
+        for text in ["copyright", "third-party.gz"] {
+            assert!(
+                files.contains(&format!("usr/share/doc/tabane/{text}\n")),
+                "{files}"
+            );
+        }
+    }
 }

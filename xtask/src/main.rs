@@ -12,6 +12,7 @@ mod cross;
 mod fuzz;
 mod image;
 mod instructions;
+mod licences;
 mod package;
 mod repository;
 mod router;

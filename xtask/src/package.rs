@@ -17,7 +17,7 @@ use anyhow::{Context, Result, bail, ensure};
 use build::Library;
 pub(crate) use build::{Build, can_start};
 
-use crate::router::crates_of_others;
+use crate::router::crates_in_flags;
 use crate::tool::said;
 
 const USAGE: &str = "\
@@ -144,7 +144,7 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> Result<bool> {
 /// Nobody else's could be the same otherwise.
 fn names_no_builder(binary: &Path) -> Result<()> {
     let program = fs::read(binary)?;
-    let Some(path) = crates_of_others() else {
+    let Some(path) = crates_in_flags() else {
         return Ok(());
     };
     let mut pieces = program.windows(path.len());
@@ -170,7 +170,7 @@ pub(crate) struct Release {
 }
 
 impl Release {
-    /// This commit: a release where its tag says so, and else what comes before one.
+    /// This commit: a release where its tag says so, and else what comes before it, or after it.
     pub(crate) fn of(root: &Path) -> Result<Self> {
         let git = |arguments: &[&str]| said(Command::new("git").args(arguments).current_dir(root));
         let date = "--date=format-local:%Y%m%d%H%M";
@@ -178,10 +178,16 @@ impl Release {
         let mut words = commit.split_whitespace();
         let mut next = || words.next().context("git log says too little");
         let (time, date, hash) = (next()?.to_owned(), next()?, next()?);
-        let tags = git(&["tag", "--points-at", "HEAD"])?;
-        let version = match tags.lines().any(|tag| tag == format!("v{VERSION}")) {
-            true => VERSION.to_owned(),
-            false => format!("{VERSION}~{date}.g{hash}"),
+        let is_tagged = |which: &str| {
+            let tags = git(&["tag", which, "HEAD"])?;
+            anyhow::Ok(tags.lines().any(|tag| tag == format!("v{VERSION}")))
+        };
+        let version = if is_tagged("--points-at")? {
+            VERSION.to_owned()
+        } else if is_tagged("--merged")? {
+            format!("{VERSION}+{date}.g{hash}")
+        } else {
+            format!("{VERSION}~{date}.g{hash}")
         };
         Ok(Self { version, time })
     }
@@ -234,4 +240,40 @@ pub(crate) fn clear(directory: &Path) -> Result<()> {
 fn size(path: &Path) -> Result<f64> {
     let metadata = fs::metadata(path).with_context(|| format!("no {}", path.display()))?;
     Ok(metadata.len() as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether dpkg takes the one for older; `None` without dpkg.
+    fn is_older(one: &str, other: &str) -> Option<bool> {
+        let mut dpkg = Command::new("dpkg");
+        dpkg.args(["--compare-versions", one, "lt", other]);
+        Some(dpkg.status().ok()?.success())
+    }
+
+    #[test]
+    fn builds_are_older_than_the_release_before_its_tag_and_newer_after_it() {
+        let name = format!("tabane-xtask-{}", std::process::id());
+        let repository = std::env::temp_dir().join(name);
+        clear(&repository).unwrap();
+        let git = |line: &str| {
+            let mut git = Command::new("git");
+            git.args(["-c", "user.name=a", "-c", "user.email=a@example.net"]);
+            git.args(line.split(' ')).current_dir(&repository);
+            said(git.env("GIT_CONFIG_GLOBAL", "/dev/null")).unwrap();
+        };
+        let version = || Release::of(&repository).unwrap().version;
+        git("init --quiet");
+        git("commit --quiet --allow-empty -m one");
+        let before = version();
+        git(&format!("tag v{VERSION}"));
+        assert_eq!(version(), VERSION);
+        git("commit --quiet --allow-empty -m two");
+        let after = version();
+        fs::remove_dir_all(&repository).unwrap();
+        assert!(is_older(&before, VERSION).unwrap_or(true), "{before}");
+        assert!(is_older(VERSION, &after).unwrap_or(true), "{after}");
+    }
 }

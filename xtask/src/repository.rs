@@ -1,7 +1,10 @@
 //! `cargo xtask repository`: packages as apt takes them from a web server that serves files.
 //!
-//! Owns the layout and the signature. Which packages there are, `package` decides; earlier ones
-//! that stand in the directory stay in it.
+//! Owns the layout and the signature, and that clients see a whole repository at any moment: what
+//! is signed names lists that nothing overwrites. Which packages there are, `package` decides;
+//! earlier ones that stand in the directory stay in it, as they are.
+
+mod trial;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,13 +12,13 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::package::clear;
+use crate::package::{Release, clear};
 use crate::tool::said;
 
 const USAGE: &str = "\
 usage: cargo xtask repository [OPTION...]
-Puts the packages that `cargo xtask package` has made into a signed apt repository.
-  --packages DIR   where they are [target/packages]
+Puts the packages that `cargo xtask package` has made of this commit into a signed apt repository.
+  --packages DIR   where they are [target/packages]; those of other commits are left out
   --out DIR        the repository; packages that are there stay [target/repository]
   --key ID         gpg's key to sign with
   --check          makes one with a key of its own, lets apt verify it and fetch the package";
@@ -29,6 +32,8 @@ struct Options {
     out: PathBuf,
     key: Option<String>,
     check: bool,
+    /// Of the packages that are taken.
+    version: String,
 }
 
 /// Makes the repository.
@@ -38,6 +43,7 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> Result<bool> {
         out: root.join("target/repository"),
         key: None,
         check: false,
+        version: Release::of(root)?.version,
     };
     let mut words = arguments.iter();
     while let Some(word) = words.next() {
@@ -59,11 +65,12 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> Result<bool> {
         }
     }
     if options.check {
-        check(&options)?;
+        trial::run(&options)?;
         println!("apt takes the repository by its key alone, and the package from it");
         return Ok(true);
     }
-    ensure!(options.key.is_some(), "--key says which key signs\n{USAGE}");
+    let has_key = options.key.as_ref().is_some_and(|key| !key.is_empty());
+    ensure!(has_key, "--key says which key signs\n{USAGE}");
     make(&options, None)?;
     println!(
         "{}: serve it, and see CONTRIBUTING.md",
@@ -72,42 +79,49 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> Result<bool> {
     Ok(true)
 }
 
-/// Copies the packages, lists them and signs the list; `home` is gpg's, where it is not the user's.
+/// Copies the packages, lists them, signs the list, and only then puts it where clients look;
+/// `home` is gpg's, where it is not the user's.
 fn make(options: &Options, home: Option<&Path>) -> Result<()> {
     let pool = options.out.join(POOL);
     fs::create_dir_all(&pool)?;
     for package in packages(&options.packages)? {
-        let name = package.file_name().context("a package has a name")?;
-        fs::copy(&package, pool.join(name))?;
+        let version = field(&package, "Version")?;
+        if version == options.version {
+            publish(&package, &pool)?;
+        } else {
+            let (package, ours) = (package.display(), &options.version);
+            println!("left out: {package}: it is of {version}, not of {ours}");
+        }
     }
     let mut architectures: Vec<String> = Vec::new();
     for package in packages(&pool)? {
-        let mut command = Command::new("dpkg-deb");
-        command.arg("--field").arg(&package).arg("Architecture");
-        architectures.push(said(&mut command)?.trim().to_owned());
+        architectures.push(field(&package, "Architecture")?);
     }
     architectures.sort_unstable();
     architectures.dedup();
     ensure!(
         !architectures.is_empty(),
-        "no package in {}: `make packages` makes them",
+        "no package of {} in {}: `make packages` makes them",
+        options.version,
         options.packages.display()
     );
     let dists = options.out.join("dists").join(SUITE);
+    let stage = options.out.join("dists/.new");
+    clear(&stage)?;
     let mut lists = Vec::new();
     for architecture in &architectures {
         let list = format!("main/binary-{architecture}/Packages");
         let mut scan = Command::new("dpkg-scanpackages");
         scan.args(["--multiversion", "--arch", architecture, "pool"]);
         let text = said(scan.current_dir(&options.out))?;
-        let path = dists.join(&list);
+        let path = stage.join(&list);
         fs::create_dir_all(path.parent().context("a list has a directory")?)?;
         fs::write(&path, text)?;
         said(Command::new("gzip").arg("-9nkf").arg(&path))?;
         lists.extend([list.clone(), list + ".gz"]);
     }
-    let release = release(&dists, &architectures.join(" "), &lists)?;
-    fs::write(dists.join("Release"), release)?;
+    let release = release(&stage, &architectures.join(" "), &lists)?;
+    fs::write(stage.join("Release"), release)?;
     for (how, to) in [
         ("--clearsign", "InRelease"),
         ("--detach-sign", "Release.gpg"),
@@ -115,12 +129,74 @@ fn make(options: &Options, home: Option<&Path>) -> Result<()> {
         let mut gpg = gpg(home);
         gpg.args(options.key.iter().flat_map(|key| ["--local-user", key]));
         gpg.args(["--yes", "--armor", "--output", to, how, "Release"]);
-        said(gpg.current_dir(&dists))?;
+        said(gpg.current_dir(&stage))?;
     }
     let mut export = gpg(home);
     export.args(["--yes", "--output", "tabane.gpg", "--export"]);
-    said(export.args(&options.key).current_dir(&options.out))?;
+    said(export.args(&options.key).current_dir(&stage))?;
+    fs::rename(stage.join("tabane.gpg"), options.out.join("tabane.gpg"))?;
+    show(&stage, &dists, &lists)?;
+    fs::remove_dir_all(stage)?;
     Ok(())
+}
+
+/// Puts a package into the pool, whole at once; there it never changes, since clients may hold a
+/// list with its digest.
+fn publish(package: &Path, pool: &Path) -> Result<()> {
+    let to = pool.join(package.file_name().context("a package has a name")?);
+    if to.exists() {
+        ensure!(
+            fs::read(package)? == fs::read(&to)?,
+            "{} is published already, with other bytes than {}",
+            to.display(),
+            package.display()
+        );
+        return Ok(());
+    }
+    let new = pool.join(".new");
+    fs::copy(package, &new)?;
+    fs::rename(new, to)?;
+    Ok(())
+}
+
+/// Puts what is signed in the place of what was. Lists stand under their digests as well, for good
+/// (some kilobytes for each time): whoever has read the former signature still finds what it names.
+fn show(stage: &Path, dists: &Path, lists: &[String]) -> Result<()> {
+    for list in lists {
+        let named = dists.join(list);
+        let directory = named.parent().context("a list has a directory")?;
+        let by_hash = directory.join("by-hash/SHA256");
+        fs::create_dir_all(&by_hash)?;
+        let new = by_hash.join(".new");
+        fs::copy(stage.join(list), &new)?;
+        fs::rename(new, by_hash.join(digest(stage, list)?))?;
+    }
+    let signed = ["Release", "Release.gpg", "InRelease"].map(str::to_owned);
+    for file in lists.iter().chain(&signed) {
+        fs::rename(stage.join(file), dists.join(file))?;
+    }
+    Ok(())
+}
+
+fn digest(directory: &Path, file: &str) -> Result<String> {
+    let sum = said(Command::new("sha256sum").arg(file).current_dir(directory))?;
+    let sum = sum.split_whitespace().next().context("no digest")?;
+    Ok(sum.to_owned())
+}
+
+/// What a package says of itself; an error for one of another program, which we do not sign.
+fn field(package: &Path, name: &str) -> Result<String> {
+    let of = |name: &str| {
+        let mut command = Command::new("dpkg-deb");
+        let value = said(command.arg("--field").arg(package).arg(name))?;
+        anyhow::Ok(value.trim().to_owned())
+    };
+    ensure!(
+        of("Package")? == "tabane",
+        "{} is no package of tabane's; nothing is signed",
+        package.display()
+    );
+    of(name)
 }
 
 /// What is signed: the lists with their digests
@@ -129,94 +205,13 @@ fn release(dists: &Path, architectures: &str, lists: &[String]) -> Result<String
     let date = said(Command::new("date").args(["-u", "-R"]))?;
     let mut text = format!(
         "Origin: tabane\nLabel: tabane\nSuite: {SUITE}\nCodename: {SUITE}\nDate: {date}\
-         Architectures: {architectures}\nComponents: main\nSHA256:\n"
+         Acquire-By-Hash: yes\nArchitectures: {architectures}\nComponents: main\nSHA256:\n"
     );
     for list in lists {
-        let sum = said(Command::new("sha256sum").arg(list).current_dir(dists))?;
-        let sum = sum.split_whitespace().next().context("no digest")?;
         let bytes = fs::metadata(dists.join(list))?.len();
-        text += &format!(" {sum} {bytes} {list}\n");
+        text += &format!(" {} {bytes} {list}\n", digest(dists, list)?);
     }
     Ok(text)
-}
-
-/// As an owner and a user would do it, in a directory of their own: apt must verify the signature
-/// and bring the package, and must refuse a list that somebody has changed.
-fn check(options: &Options) -> Result<()> {
-    // gpg's agent has a socket there, whose path must be short.
-    let scratch = std::env::temp_dir().join(format!("tbrepo{}", std::process::id()));
-    clear(&scratch)?;
-    let home = scratch.join("gpg");
-    let outcome = trial(options, &scratch, &home);
-    let _ = Command::new("gpgconf")
-        .arg("--homedir")
-        .arg(&home)
-        .args(["--kill", "all"])
-        .status();
-    fs::remove_dir_all(&scratch)?;
-    outcome
-}
-
-fn trial(options: &Options, scratch: &Path, home: &Path) -> Result<()> {
-    fs::create_dir_all(home)?;
-    said(Command::new("chmod").arg("700").arg(home))?;
-    let mut create = gpg(Some(home));
-    create.args(["--passphrase", "", "--quick-generate-key", "tabane"]);
-    said(&mut create)?;
-    let made = Options {
-        packages: options.packages.clone(),
-        out: scratch.join("repository"),
-        key: None,
-        check: false,
-    };
-    make(&made, Some(home))?;
-    let top = made.out.display();
-    let line = format!("deb [signed-by={top}/tabane.gpg] file://{top} {SUITE} main\n");
-    let apt = scratch.join("apt");
-    for directory in [
-        "etc/preferences.d",
-        "state/lists/partial",
-        "cache/archives/partial",
-    ] {
-        fs::create_dir_all(apt.join(directory))?;
-    }
-    fs::write(apt.join("etc/sources.list"), line)?;
-    fs::write(apt.join("state/status"), "")?;
-    said(apt_get(&apt).arg("update"))?;
-    let fetched = scratch.join("fetched");
-    fs::create_dir_all(&fetched)?;
-    said(
-        apt_get(&apt)
-            .args(["download", "tabane"])
-            .current_dir(&fetched),
-    )?;
-    ensure!(packages(&fetched)?.len() == 1, "apt fetched no package");
-    // What the signature covers cannot be changed by whoever serves it.
-    let signed = made.out.join("dists").join(SUITE).join("InRelease");
-    let text = fs::read_to_string(&signed)?;
-    fs::write(&signed, text.replace("Label: tabane", "Label: other"))?;
-    ensure!(
-        said(apt_get(&apt).args(["update", "--error-on=any"])).is_err(),
-        "apt takes a list that was changed"
-    );
-    Ok(())
-}
-
-/// apt with nothing of this machine's but its programs.
-fn apt_get(directory: &Path) -> Command {
-    let mut command = Command::new("apt-get");
-    let of = |key: &str, path: &str| format!("{key}={}", directory.join(path).display());
-    for setting in [
-        of("Dir::Etc", "etc"),
-        of("Dir::State", "state"),
-        of("Dir::State::status", "state/status"),
-        of("Dir::Cache", "cache"),
-        // It would have no right to read below a directory of root's.
-        "APT::Sandbox::User=root".to_owned(),
-    ] {
-        command.args(["-o", &setting]);
-    }
-    command
 }
 
 fn gpg(home: Option<&Path>) -> Command {

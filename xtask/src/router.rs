@@ -10,7 +10,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::tool::is_root;
+use crate::licences::Linked;
+use crate::tool::{crates_of_others, is_root};
 use street::Street;
 
 /// What compiler and linker are told where names are stripped anyway: no tables for unwinding of
@@ -31,17 +32,15 @@ pub(crate) fn flags(by_zig: bool) -> String {
 /// Has the program name crates' files by crate, not by the directory of whoever builds it: it would
 /// be another program at everybody's.
 fn without_home() -> String {
-    match crates_of_others() {
+    match crates_in_flags() {
         Some(path) => format!(" --remap-path-prefix={path}=crates"),
         None => String::new(),
     }
 }
 
 /// Where cargo has unpacked others' crates; `None` where that cannot stand in flags.
-pub(crate) fn crates_of_others() -> Option<String> {
-    let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
-    let home = home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo")))?;
-    let path = home.join("registry/src").to_str()?.to_owned();
+pub(crate) fn crates_in_flags() -> Option<String> {
+    let path = crates_of_others()?.to_str()?.to_owned();
     (!path.contains([' ', '='])).then_some(path)
 }
 
@@ -120,7 +119,7 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> Result<bool> {
     Ok(is_light && mb <= RESIDENT_MAX_MB)
 }
 
-/// The binary, for the machines that `target` names.
+/// The binary, for the machines that `target` names; beside it, in `licences`, what goes with it.
 pub(crate) fn build(root: &Path, target: &str) -> Result<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let words = "--locked --package tabane --no-default-features --profile router --target";
@@ -140,7 +139,13 @@ pub(crate) fn build(root: &Path, target: &str) -> Result<PathBuf> {
     ensure!(built.success(), "the build failed");
     let directory = std::env::var_os("CARGO_TARGET_DIR");
     let directory = directory.map_or_else(|| root.join("target"), PathBuf::from);
-    Ok(directory.join(target).join("router/tabane"))
+    let directory = directory.join(target).join("router");
+    let linked = Linked {
+        triple: target.to_owned(),
+        features: Some(""),
+    };
+    linked.put(root, &directory.join("licences"))?;
+    Ok(directory.join("tabane"))
 }
 
 /// The triple of this machine.

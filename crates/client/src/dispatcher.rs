@@ -7,8 +7,10 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
+use std::sync::Once;
 
 use crate::proxy::Refusal;
 use tabane_base::Duration;
@@ -352,9 +354,19 @@ async fn serve(
     }
 }
 
-/// The name of the file that a process runs.
+/// The name of the file that a process runs; that it may not be read is said once.
 fn program_name(pid: u32) -> Option<String> {
-    let exe = std::fs::read_link(format!("/proc/{pid}/exe")).ok()?;
+    static SAID: Once = Once::new();
+    let exe = std::fs::read_link(format!("/proc/{pid}/exe"));
+    if matches!(&exe, Err(error) if error.kind() == io::ErrorKind::PermissionDenied) {
+        SAID.call_once(|| {
+            tracing::warn!(
+                "rules that ask for the process fit none of others' programs: telling them takes \
+                 CAP_SYS_PTRACE, which the unit of `tabane service install up` has"
+            );
+        });
+    }
+    let exe = exe.ok()?;
     let name = exe.file_name()?.to_string_lossy().into_owned();
     // What was replaced while it runs is marked so.
     Some(name.trim_end_matches(" (deleted)").to_owned())

@@ -57,6 +57,12 @@ impl Entrance {
         }
     }
 
+    /// Whether the command is in a namespace where no user has a name but its own: others' files,
+    /// root's too, are nobody's to it.
+    pub fn knows_no_other_user(&self) -> bool {
+        matches!(self.kind, Kind::Network(_)) && !nix::unistd::geteuid().is_root()
+    }
+
     fn of(kind: Kind) -> Self {
         Self {
             kind,

@@ -7,6 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
+use crate::licences::Linked;
 use crate::router::{flags, host};
 use crate::tool::said;
 
@@ -158,6 +159,14 @@ impl Build {
         Ok(directory.join(triple).join("release/tabane"))
     }
 
+    /// What is in it of others'.
+    pub(crate) fn linked(&self) -> Linked {
+        Linked {
+            triple: self.triple(),
+            features: (!self.is_native).then_some(FEATURES),
+        }
+    }
+
     /// A command of the built program's.
     pub(super) fn start(&self, program: &Path) -> Command {
         let Some(emulator) = self.emulator() else {
@@ -220,6 +229,9 @@ mod tests {
         let own = own.trim_matches(['[', ']']).split(',');
         let others: Vec<&str> = own.filter(|&feature| feature != "sctp").collect();
         assert_eq!(FEATURES.split(',').collect::<Vec<_>>(), others);
+        // What is advised where the libraries are missing.
+        let advice = include_str!("../../../crates/sctp/build.rs");
+        assert!(advice.contains(&format!("--features {FEATURES}\"")));
     }
 
     #[test]

@@ -12,8 +12,9 @@ use anyhow::{Context, Result, ensure};
 use super::clear;
 use crate::tool::{is_root, said};
 
-/// What a Debian system has and debootstrap's smallest does not, of what is used here.
-const INCLUDE: &str = "apparmor,curl,iproute2,systemd";
+/// What a Debian system has and debootstrap's smallest does not, of what is used here; what the
+/// program needs, its package brings.
+const INCLUDE: &str = "apparmor,systemd";
 /// Mounts what a kernel does. Everything below goes with the namespaces.
 const ENTER: &str = "\
 mount -t proc proc \"$1/proc\"

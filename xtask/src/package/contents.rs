@@ -8,7 +8,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use super::{Release, build::Build, said};
+use super::{Release, build::Build};
+use crate::tool::{compress, put, said};
 
 pub(super) const MAINTAINER: &str = "The tabane developers <tabane@example.invalid>";
 /// What shells look for, by directory and name.
@@ -44,8 +45,7 @@ pub(super) fn lay_out(
         compress(&page)?;
     }
     let documents = stage.join("usr/share/doc/tabane");
-    let copyright = copyright(&fs::read_to_string(root.join("LICENSE-MIT"))?);
-    put(&documents.join("copyright"), copyright.as_bytes(), 0o644)?;
+    build.linked().put(root, &documents)?;
     let changes = fs::read(root.join("CHANGELOG.md"))?;
     put(&documents.join("NEWS.md"), &changes, 0o644)?;
     compress(&documents.join("NEWS.md"))?;
@@ -60,16 +60,6 @@ pub(super) fn open_directories(stage: &Path) -> Result<()> {
     said(Command::new("find").arg(stage).args(words)).map(drop)
 }
 
-/// With the licence's text in Debian's form: a space before each line, a full stop for none.
-fn copyright(mit: &str) -> String {
-    let mit = mit.lines().map(|line| match line.trim() {
-        "" => " .\n".to_owned(),
-        line => format!(" {line}\n"),
-    });
-    let text = include_str!("../../../packaging/deb/copyright");
-    format!("{text}License: Expat\n{}", mit.collect::<String>())
-}
-
 /// In Debian's form (deb-changelog(5)).
 fn debian_changelog(release: &Release) -> Result<String> {
     let mut date = Command::new("date");
@@ -80,18 +70,4 @@ fn debian_changelog(release: &Release) -> Result<String> {
         release.version,
         date.trim()
     ))
-}
-
-/// As `gzip` does it to the same bytes everywhere.
-fn compress(path: &Path) -> Result<()> {
-    said(Command::new("gzip").arg("-9nf").arg(path)).map(drop)
-}
-
-/// Writes a file with these permissions, whatever the umask, and the directories above it.
-pub(super) fn put(path: &Path, bytes: &[u8], mode: u32) -> Result<()> {
-    let parent = path.parent().context("a file has a directory")?;
-    fs::create_dir_all(parent)?;
-    fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display()))?;
-    fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
-    Ok(())
 }

@@ -10,9 +10,9 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 
 use super::build::{Build, can_start};
-use super::contents::{COMPLETIONS, MAINTAINER, open_directories, put};
+use super::contents::{COMPLETIONS, MAINTAINER, open_directories};
 use super::{Release, clear, size};
-use crate::tool::said;
+use crate::tool::{put, said};
 
 /// Which package has a shared library that the program may need.
 const LIBRARIES: [(&str, &str); 4] = [
@@ -84,8 +84,9 @@ fn describe(release: &Release, build: &Build, stage: &Path) -> Result<()> {
     let depends = dependencies(&dump("-p")?, &dump("-T")?)?;
     let text = format!(
         "Package: tabane\nVersion: {}\nArchitecture: {}\nMaintainer: {MAINTAINER}\n\
-         Installed-Size: {size}\nDepends: {depends}\nRecommends: nftables\n\
-         Suggests: apparmor, curl, iproute2\nSection: net\nPriority: optional\n\
+         Installed-Size: {size}\nDepends: {depends}\n\
+         Recommends: ca-certificates, curl, iproute2, nftables\nSuggests: apparmor\n\
+         Section: net\nPriority: optional\n\
          Description: makes every link that a machine has work as one\n \
          One encrypted multipath session carries TCP, UDP and DNS of programs that know\n \
          nothing of it over all links at once, to a relay that is the same program.\n",
@@ -214,6 +215,21 @@ pub(super) fn install_and_purge(package: &Path, target: &Path) -> Result<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The unit has NoNewPrivileges, under which the kernel refuses a change of profile.
+    #[test]
+    fn what_the_confined_relay_runs_stays_under_its_profile() {
+        let (_, profile, _) = FILES[1];
+        let rules = profile.lines().filter_map(|line| {
+            let (path, rights) = line.trim().strip_suffix(',')?.rsplit_once(' ')?;
+            (path.starts_with('/') && rights.contains('x')).then_some((path, rights))
+        });
+        let rules: Vec<_> = rules.collect();
+        assert!(rules.len() >= 2, "{rules:?}");
+        for (path, rights) in rules {
+            assert!(rights.ends_with("ix"), "{path} {rights}");
+        }
+    }
 
     #[test]
     fn dependencies_are_the_libraries_with_the_newest_symbol_that_is_needed() {

@@ -4,7 +4,7 @@
 //! and whatever ends first (the command, a signal), everything is taken down again.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
@@ -35,6 +35,11 @@ const SAMPLE_INTERVAL: Duration = Duration::from_millis(500);
 /// What the command gets when tabane is killed: the terminal is gone, as far as it is concerned.
 /// Interactive programs save their work and end, others end.
 const FAREWELL: Signal = Signal::SIGHUP;
+/// What OpenSSH's own settings include, on most distributions, and whose files it wants to be
+/// root's or the user's.
+const SSH_SETTINGS: &str = "/etc/ssh/ssh_config.d";
+/// Programs that it is, or that start it.
+const BY_SSH: [&str; 5] = ["ssh", "scp", "sftp", "git", "rsync"];
 
 /// Run a command with all its TCP, UDP and DNS carried over all links
 ///
@@ -138,6 +143,9 @@ pub(crate) async fn run_program(
         let direct: Vec<_> = direct.map(|prefix| prefix.0).collect();
         Entrance::best(&direct, account.is_some()).await?
     };
+    if entrance.knows_no_other_user() {
+        warn_of_ssh(&args.command);
+    }
     let far_ends = tokio::select! {
         far_ends = FarEnds::connect(plan, store) => far_ends?,
         arrived = signals.next() => {
@@ -186,6 +194,25 @@ pub(crate) async fn run_program(
         atomic_file::write_out(&path, text.as_bytes())?;
     }
     Ok(code)
+}
+
+/// Says what helps a command that would end at a file of root's among OpenSSH's settings.
+fn warn_of_ssh(command: &[OsString]) {
+    let name = command.first().and_then(|name| Path::new(name).file_name());
+    let is_ssh = name.is_some_and(|name| BY_SSH.iter().any(|it| name == *it));
+    let chooses = std::env::var_os("GIT_SSH_COMMAND").is_some()
+        || command
+            .iter()
+            .any(|word| word.to_string_lossy().starts_with("-F"));
+    let files = std::fs::read_dir(SSH_SETTINGS).into_iter().flatten();
+    let mut names = files.flatten().map(|file| file.path());
+    if is_ssh && !chooses && names.any(|path| path.extension().is_some_and(|it| it == "conf")) {
+        output::note(format_args!(
+            "tabane: ssh refuses {SSH_SETTINGS} here, where root's files look like nobody's: \
+             `ssh -F none` (GIT_SSH_COMMAND='ssh -F none' for git) does without, or sudo tabane \
+             run --user \"$USER\" -- CMD"
+        ));
+    }
 }
 
 /// The command as it was typed, as far as it fits a line.

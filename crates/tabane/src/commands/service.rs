@@ -14,7 +14,7 @@ use serde::Serialize;
 use crate::failure::Failure;
 use crate::output;
 use tabane_control::RELAY_SERVICE;
-use tabane_store::atomic_file;
+use tabane_store::{Store, atomic_file};
 
 /// Where an administrator's units are (systemd.unit(5)).
 const UNITS: &str = "/etc/systemd/system";
@@ -24,6 +24,8 @@ const CONFIG: &str = "/etc/tabane";
 const RELAY_USER: &str = "_tabane";
 /// What only root can do for the relay: make its device, read an administrator's key.
 const NEED_ROOT: [&str; 2] = ["--pool", "--tls-key"];
+/// What units hide from the program, and the program with it (ProtectHome, PrivateTmp).
+const HIDDEN: [&str; 5] = ["/home", "/root", "/run/user", "/tmp", "/var/tmp"];
 
 /// Run `tabane up` or `tabane relay` from boot on, by systemd
 #[derive(Debug, Args)]
@@ -81,6 +83,8 @@ struct Report {
     service: &'static str,
     unit: String,
     installed: bool,
+    /// Whether another version wrote it.
+    outdated: bool,
     /// systemd's word: active, inactive, failed …
     state: String,
 }
@@ -97,7 +101,8 @@ fn install(args: &InstallArgs) -> Result<ExitCode> {
     let program = std::env::current_exe().context("cannot find this program's file")?;
     let user = nix::unistd::User::from_name(RELAY_USER);
     let has_user = user.is_ok_and(|user| user.is_some());
-    let unit = args.service.unit(&program, &args.flags, has_user)?;
+    let flags = args.service.flags(&args.flags, Path::new(CONFIG))?;
+    let unit = args.service.unit(&program, &flags, has_user)?;
     if args.print {
         output::line(unit.trim_end())?;
         return Ok(ExitCode::SUCCESS);
@@ -109,14 +114,42 @@ fn install(args: &InstallArgs) -> Result<ExitCode> {
         ))
         .into());
     }
-    let path = args.service.path();
+    if HIDDEN.iter().any(|hidden| program.starts_with(hidden)) {
+        return Err(Failure::usage(format!(
+            "services do not see {}: `sudo install {0} /usr/local/bin/`, and do it again with \
+             the program there",
+            program.display()
+        ))
+        .into());
+    }
+    let (path, name) = (args.service.path(), args.service.unit_name());
+    let former = fs::read(&path).ok();
     atomic_file::replace(&path, unit.as_bytes(), atomic_file::PUBLIC)?;
     systemctl(&["daemon-reload"])?;
-    systemctl(&["enable", "--now", args.service.unit_name()])?;
+    systemctl(&["enable", "--quiet", name])?;
+    if let Err(error) = systemctl(&["start", name]) {
+        match &former {
+            Some(former) => atomic_file::replace(&path, former, atomic_file::PUBLIC)?,
+            None => {
+                systemctl(&["disable", "--quiet", "--now", name])?;
+                fs::remove_file(&path)?;
+            }
+        }
+        systemctl(&["daemon-reload"])?;
+        return Err(error.context(format!(
+            "it does not start, and is taken back; `journalctl -u {name}` shows why"
+        )));
+    }
+    // One that runs is not started.
+    let restart = match former.is_some_and(|former| former != unit.as_bytes()) {
+        true => {
+            format!(" (one that ran before goes on with its flags: `systemctl restart {name}`)")
+        }
+        false => String::new(),
+    };
     output::line(&format!(
-        "{} is installed and runs; `journalctl -u {}` shows what it says",
+        "{} is installed and runs{restart}; `journalctl -u {name}` shows what it says",
         path.display(),
-        args.service.unit_name()
     ))?;
     Ok(ExitCode::SUCCESS)
 }
@@ -140,7 +173,11 @@ fn status(json: bool) -> Result<ExitCode> {
     if json {
         output::line(&serde_json::to_string_pretty(&reports)?)?;
     } else {
-        let installed = |it: &Report| if it.installed { "yes" } else { "no" };
+        let installed = |it: &Report| match (it.installed, it.outdated) {
+            (false, _) => "no",
+            (true, false) => "yes",
+            (true, true) => "outdated",
+        };
         output::line(&output::items(
             &reports,
             &[
@@ -150,6 +187,13 @@ fn status(json: bool) -> Result<ExitCode> {
                 ("state", &|it| it.state.clone()),
             ],
         ))?;
+    }
+    for report in reports.iter().filter(|report| report.outdated) {
+        output::note(format_args!(
+            "tabane: another version wrote {}: `sudo tabane service install {} -- FLAGS` with the \
+             flags of its ExecStart writes it anew, and a restart takes it",
+            report.unit, report.service
+        ));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -206,14 +250,50 @@ impl Service {
             let text = String::from_utf8_lossy(&output.stdout);
             text.lines().next().unwrap_or_default().to_owned()
         });
+        let installed = fs::read_to_string(self.path()).ok();
         Report {
             service: self.name(),
             unit: self.path().display().to_string(),
             installed: self.path().exists(),
+            outdated: installed.is_some_and(|unit| !self.would_write(&unit)),
             state: state
                 .filter(|state| !state.is_empty())
                 .unwrap_or_else(|| "unknown".to_owned()),
         }
+    }
+
+    /// Whether this version writes such a unit, with whatever flags.
+    fn would_write(self, unit: &str) -> bool {
+        let but_flags = |unit: &str| -> Vec<String> {
+            let lines = unit.lines();
+            let lines = lines.filter(|line| {
+                !["ExecStart=", "ExecStopPost="]
+                    .iter()
+                    .any(|key| line.starts_with(key))
+            });
+            lines.map(str::to_owned).collect()
+        };
+        let decisive = [None, Some("--tls-key"), Some("--pool")];
+        let variants = decisive.into_iter().flat_map(|flag| {
+            let flags: Vec<String> = flag.map(str::to_owned).into_iter().collect();
+            [true, false].map(|has_user| self.unit(Path::new("/"), &flags, has_user))
+        });
+        let wanted = but_flags(unit);
+        variants.flatten().any(|unit| but_flags(&unit) == wanted)
+    }
+
+    /// The flags for the service: those given, and of the settings in `config` what the relay
+    /// cannot read there under a name of its own.
+    fn flags(self, given: &[String], config: &Path) -> Result<Vec<String>> {
+        let mut flags = given.to_vec();
+        let is_given = |name: &str| given.iter().any(|it| it.split('=').next() == Some(name));
+        if self == Self::Relay && !is_given("--pool") && !is_given("--peer") {
+            let settings = Store::locate(Some(config.to_owned()))?.settings()?;
+            for range in settings.relay_pool {
+                flags.extend(["--pool".to_owned(), range.0.to_string()]);
+            }
+        }
+        Ok(flags)
     }
 
     /// The unit for `program`, started with `flags`; the relay's under its own name, where there is
@@ -241,9 +321,10 @@ impl Service {
                  ExecStopPost={program} down\n\
                  Restart=on-failure\nRestartSec=5\nWatchdogSec={WATCHDOG}\n\
                  LimitNOFILE=1048576\n\
-                 # eBPF hooks, TUN, routes and packet filter rules; nothing else of root's.\n\
+                 # eBPF hooks, TUN, routes and packet filter rules, and which program a rule that\n\
+                 # asks for it means; nothing else of root's.\n\
                  CapabilityBoundingSet=CAP_BPF CAP_PERFMON CAP_NET_ADMIN CAP_NET_RAW \
-                 CAP_NET_BIND_SERVICE\n\
+                 CAP_NET_BIND_SERVICE CAP_SYS_PTRACE\n\
                  RuntimeDirectory=tabane\nRuntimeDirectoryMode=0700\nRuntimeDirectoryPreserve=yes\n\
                  ConfigurationDirectory=tabane\nConfigurationDirectoryMode=0700\n\
                  DeviceAllow=/dev/net/tun rw\n\
@@ -379,6 +460,20 @@ mod tests {
             let unit = unit(flags, has_user);
             assert!(!unit.contains("User="), "{unit}");
             assert!(unit.contains("\nRuntimeDirectory=tabane\n"), "{unit}");
+        }
+    }
+
+    #[test]
+    fn units_of_other_versions_are_told_from_our_own() {
+        let program = Path::new("/usr/bin/tabane");
+        for service in [Service::Up, Service::Relay] {
+            for flags in [&[][..], &["--pool", "10.0.0.0/8"], &["--tls-key=k"]] {
+                let flags: Vec<String> = flags.iter().map(|&flag| flag.to_owned()).collect();
+                let unit = service.unit(program, &flags, true).unwrap();
+                assert!(service.would_write(&unit), "{unit}");
+                let older = unit.replace("LockPersonality=yes\n", "");
+                assert!(!service.would_write(&older), "{older}");
+            }
         }
     }
 

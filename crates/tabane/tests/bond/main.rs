@@ -40,6 +40,7 @@ mod relays;
 mod rules;
 mod running;
 mod screens;
+mod service;
 mod site;
 mod site_names;
 mod site_packets;

@@ -55,3 +55,28 @@ fn where_no_network_can_be_had_there_is_a_proxy_and_a_line_that_says_why() {
     assert!(told.contains("only programs that know proxies"), "{told}");
     assert!(told.contains("TUN device"), "{told}");
 }
+
+#[test]
+fn that_ssh_will_refuse_root_s_settings_is_said_with_what_helps() {
+    let Some(world) = World::new(SEED) else {
+        return;
+    };
+    let show = |flags: &[&str]| {
+        let mut ssh = world.ordinary_user(&["run", "--", "ssh"]);
+        ssh.args(flags).args(["-G", "203.0.113.2"]);
+        // What belongs to nobody would be nobody's own.
+        ssh.env("ROOTS", "/etc/ssh/ssh_config.d")
+            .env("WHO", "daemon");
+        ssh.output().unwrap()
+    };
+    let refused = show(&[]);
+    assert_eq!(refused.status.code(), Some(255), "{refused:?}");
+    let told = String::from_utf8_lossy(&refused.stderr);
+    let first = told.lines().next().unwrap();
+    assert!(first.contains("ssh -F none"), "{told}");
+    assert!(told.contains("Bad owner or permissions"), "{told}");
+    let helped = show(&["-F", "none"]);
+    assert!(helped.status.success(), "{helped:?}");
+    let told = String::from_utf8_lossy(&helped.stderr);
+    assert!(!told.contains("tabane: "), "{told}");
+}

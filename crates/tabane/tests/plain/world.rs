@@ -81,10 +81,11 @@ const DAEMONS: [(&str, &str, &str); 3] = [
 
 /// Most systems let everybody have TUN devices; where this one does not, here it does.
 const ORDINARY: &str = "home=$1; shift; test -c tun || mknod -m 666 tun c 10 200
-    mkdir -p $home; chown nobody $home; mount --bind ${TUN-tun} /dev/net/tun
+    mkdir -p $home; chown -R ${WHO-nobody} $home; mount --bind ${TUN-tun} /dev/net/tun
+    test -z \"$ROOTS\" || { mount -t tmpfs none $ROOTS; touch $ROOTS/a.conf; }
     test ! -e key || test -e $home/key || install -m 600 -o nobody key $home/key
     export HOME=$home TABANE_RUNTIME=$home/runtime SSH_KEY=$home/key
-    exec setpriv --reuid nobody --regid nogroup --clear-groups \"$@\"";
+    exec setpriv --reuid ${WHO-nobody} --regid nogroup --clear-groups \"$@\"";
 
 pub(crate) struct World {
     lan: String,
