@@ -20,8 +20,8 @@ use crate::wire::AckFrame;
 
 /// How far behind the newest acknowledged packet one must be to count as lost (RFC 9002 §6.1.1).
 const PACKET_THRESHOLD: u64 = 3;
-/// Lost packets remembered in case their acknowledgement comes after all; and, where fewer wait than
-/// half of it, places of settled ones among those that wait.
+/// Lost packets remembered in case their acknowledgement comes after all; and, where less than half
+/// as many wait, places of settled ones among those that wait.
 const MAX_REMEMBERED: usize = 4_096;
 /// Packets under way beyond those of the window, after which answers and keep-alives are not
 /// followed; and bytes that a packet of the window has at least.
@@ -139,8 +139,8 @@ pub(crate) struct Settled {
 #[derive(Debug)]
 pub(crate) struct Recovery {
     next_pn: PacketNumber,
-    /// By number, the oldest first; `None` where a packet was settled, as long as there are not too
-    /// many of them. Packets whose fate nobody asks for are not among them: a peer that acknowledges
+    /// By number, the oldest first; `None` where a packet was settled, while there are not too many
+    /// of them. Packets whose fate nobody asks for are not among them: a peer that acknowledges
     /// nothing must not make it grow.
     sent: VecDeque<(PacketNumber, Option<SentPacket>)>,
     /// Of what is not older than the first of `sent`, what need not be looked at again:

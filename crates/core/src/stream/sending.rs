@@ -78,8 +78,8 @@ impl Streams {
             .any(|(_, stream)| stream.send.has_waiting())
     }
 
-    /// Whether everything of some stream that may be sent has been, and waits for acknowledgement or
-    /// credit.
+    /// Whether everything of some stream that may be sent has been, and waits for acknowledgement
+    /// or credit.
     pub(crate) fn is_draining(&self, class: ClassId) -> bool {
         let counts = self.counts.get(class);
         counts.is_some_and(|counts| counts.draining > 0)
