@@ -32,6 +32,16 @@ const MAX_SIZE: usize = 65_507 + 28;
 /// A label as long as they are with flows and numbers below 2^29, and delays below 16 s.
 const LABEL: usize = 4 + 4 + 2 + 2;
 
+/// What keeping a datagram costs besides its bytes: its place, and a block of the heap.
+const OVERHEAD: usize = 128;
+
+/// Bytes of memory that a datagram of this `data` occupies while it waits anywhere: empty ones are
+/// not free.
+#[must_use]
+pub const fn datagram_memory(data: &Bytes) -> usize {
+    data.len() + OVERHEAD
+}
+
 /// Why a datagram cannot be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum DatagramError {

@@ -65,7 +65,7 @@ pub use class::{ClassId, ClassRule, MAX_CLASSES};
 pub use close::{CloseReason, PathDownReason};
 pub use config::{ConfigError, RetryPolicy, ServerConfig, SessionConfig};
 pub use congestion::Kind as ControllerKind;
-pub use datagrams::{Datagram, DatagramError, DatagramOrder, FlowId};
+pub use datagrams::{Datagram, DatagramError, DatagramOrder, FlowId, datagram_memory};
 pub use drops::{DropReason, Drops};
 pub use endpoint::{ConnectError, Endpoint, EndpointCounters};
 pub use event::{Event, TimerReason};

@@ -20,7 +20,8 @@ use crate::wire::AckFrame;
 
 /// How far behind the newest acknowledged packet one must be to count as lost (RFC 9002 §6.1.1).
 const PACKET_THRESHOLD: u64 = 3;
-/// Lost packets remembered in case their acknowledgement comes after all.
+/// Lost packets remembered in case their acknowledgement comes after all; and, where less than half
+/// as many wait, places of settled ones among those that wait.
 const MAX_REMEMBERED: usize = 4_096;
 /// Packets under way beyond those of the window, after which answers and keep-alives are not
 /// followed; and bytes that a packet of the window has at least.
@@ -138,10 +139,12 @@ pub(crate) struct Settled {
 #[derive(Debug)]
 pub(crate) struct Recovery {
     next_pn: PacketNumber,
-    /// By number, the oldest first; `None` where a packet was settled. Packets whose fate nobody
-    /// asks for are not among them: a peer that acknowledges nothing must not make it grow.
+    /// By number, the oldest first; `None` where a packet was settled, while there are not too many
+    /// of them. Packets whose fate nobody asks for are not among them: a peer that acknowledges
+    /// nothing must not make it grow.
     sent: VecDeque<(PacketNumber, Option<SentPacket>)>,
-    /// Acknowledged of what is not older than the first of `sent`.
+    /// Of what is not older than the first of `sent`, what need not be looked at again:
+    /// acknowledged, or nobody asks for it.
     acked: RangeSet,
     /// Declared lost, not acknowledged since.
     lost: BTreeMap<PacketNumber, SentPacket>,
@@ -153,6 +156,9 @@ pub(crate) struct Recovery {
     loss_at: Option<Instant>,
     pto_count: u32,
     reordering: Reordering,
+    /// Places of `sent` that acknowledgements have had looked at.
+    #[cfg(test)]
+    looked_at: usize,
 }
 
 impl Recovery {
@@ -169,6 +175,8 @@ impl Recovery {
             loss_at: None,
             pto_count: 0,
             reordering: Reordering::default(),
+            #[cfg(test)]
+            looked_at: 0,
         }
     }
 
@@ -250,6 +258,10 @@ impl Recovery {
             {
                 let pn = *pn;
                 index += 1;
+                #[cfg(test)]
+                {
+                    self.looked_at += 1;
+                }
                 if let Some(packet) = slot.take() {
                     self.forget(&packet);
                     self.reordering.on_settled(now, pn, packet.sent_at);
@@ -263,13 +275,28 @@ impl Recovery {
             self.acked.insert(range);
         }
         self.trim();
-        // What is forgotten is looked at again with the next acknowledgement, in vain.
-        while self.acked.len() > MAX_REMEMBERED
-            && let Some(first) = self.acked.first()
-        {
-            self.acked.remove(first);
+        if self.acked.len() > self.most_settled() {
+            self.acked = self.settled();
         }
         Ok(())
+    }
+
+    /// How many ranges and places of settled packets may stand among those that wait, which the
+    /// peer may choose.
+    fn most_settled(&self) -> usize {
+        MAX_REMEMBERED.max(2 * self.eliciting_in_flight)
+    }
+
+    /// All numbers but those of packets that wait: in no more ranges than these are, and one.
+    fn settled(&self) -> RangeSet {
+        let mut settled = RangeSet::default();
+        let mut from = self.base().0;
+        for (pn, _) in self.sent.iter().filter(|(_, slot)| slot.is_some()) {
+            settled.insert(from..pn.0);
+            from = pn.0 + 1;
+        }
+        settled.insert(from..self.next_pn.0);
+        settled
     }
 
     fn settle_late(
@@ -366,6 +393,11 @@ impl Recovery {
     fn trim(&mut self) {
         while let Some((_, None)) = self.sent.front() {
             self.sent.pop_front();
+        }
+        // One that is never settled must not keep the places of all behind it: whether it is lost
+        // may be the peer's to show.
+        if self.sent.len() > self.eliciting_in_flight + self.most_settled() {
+            self.sent.retain(|(_, slot)| slot.is_some());
         }
         self.acked.remove(0..self.base().0);
         if self.sent.is_empty() {
@@ -552,6 +584,49 @@ mod tests {
         assert_eq!(acked(&mut recovery, 10, &[last..=last]), [(last, false)]);
         assert_eq!(acked(&mut recovery, 10, &[0..=0]), [(0, false)]);
         assert!(recovery.sent.is_empty());
+    }
+
+    /// A hostile peer again: it sheds everything but one packet, which nothing declares lost.
+    #[test]
+    fn one_packet_that_is_never_settled_keeps_no_places_of_those_behind_it() {
+        let mut recovery = Recovery::new(Instant::EPOCH);
+        recovery.on_sent(packet(0));
+        for pn in 1..100_000 {
+            recovery.on_sent(packet(pn));
+            acked(&mut recovery, pn, &[1..=pn]);
+            assert!(recovery.sent.len() <= MAX_REMEMBERED + 1, "{pn}");
+        }
+        assert_eq!(acked(&mut recovery, 100_000, &[0..=99_999]), [(0, false)]);
+        assert!(recovery.sent.is_empty());
+    }
+
+    #[test]
+    fn what_was_acknowledged_is_not_looked_at_again_whatever_else_was() {
+        const FIRST: u64 = 20_000;
+        let mut recovery = Recovery::new(Instant::EPOCH);
+        (0..=FIRST).for_each(|pn| recovery.on_sent(packet(pn)));
+        acked(&mut recovery, FIRST, &[1..=FIRST]);
+        // Every other one of many: more ranges than are remembered.
+        for pn in FIRST + 1..FIRST + 4 * MAX_REMEMBERED as u64 {
+            recovery.on_sent(packet(pn));
+            if pn % 2 == 0 {
+                assert_eq!(acked(&mut recovery, pn, &[pn..=pn]), [(pn, false)]);
+            }
+        }
+        let before = recovery.looked_at;
+        for _ in 0..1_000 {
+            assert_eq!(acked(&mut recovery, 100_000, &[1..=FIRST]), []);
+        }
+        assert_eq!(recovery.looked_at, before);
+        let most = recovery.eliciting_in_flight + MAX_REMEMBERED;
+        assert!(recovery.acked.len() <= 2 * most && recovery.sent.len() <= 2 * most);
+        let rest = FIRST + 1..FIRST + 4 * MAX_REMEMBERED as u64;
+        let odd: Vec<_> = rest
+            .filter(|pn| pn % 2 == 1)
+            .map(|pn| (pn, false))
+            .collect();
+        let last = recovery.next_pn().0 - 1;
+        assert_eq!(acked(&mut recovery, 100_000, &[1..=last]), odd);
     }
 
     #[test]

@@ -11,6 +11,7 @@ mod receive;
 mod ring;
 mod send;
 mod sending;
+mod standing;
 mod turns;
 pub(crate) mod window;
 
@@ -24,6 +25,7 @@ pub use receive::ReadState;
 use receive::ReceiveHalf;
 use send::{Piece, SendHalf, Terms};
 pub(crate) use sending::Place;
+use standing::{Counts, Standing};
 use turns::{Turn, Turns};
 
 use crate::class::{ByClass, ClassId};
@@ -74,6 +76,8 @@ struct Stream {
     class_number: u64,
     /// Its place in `pending`.
     turn: Option<Turn>,
+    /// As what it is counted.
+    standing: Standing,
     /// Control frames that are due.
     due: Due,
 }
@@ -94,6 +98,8 @@ pub(crate) struct Streams {
     streams: BTreeMap<StreamId, Stream>,
     /// Streams with data to send, in turn, by class: those of one never wait for another's.
     pending: ByClass<Turns>,
+    /// How all streams stand, by class.
+    counts: ByClass<Counts>,
     /// The other end follows classes, and is told of ours.
     tells_classes: bool,
     /// Streams with control frames to send.
@@ -160,6 +166,7 @@ impl Streams {
             is_client,
             streams: BTreeMap::new(),
             pending: ByClass::default(),
+            counts: ByClass::default(),
             tells_classes: false,
             control: VecDeque::new(),
             renewed: Vec::new(),

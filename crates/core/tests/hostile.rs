@@ -7,6 +7,7 @@
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 
 use tabane_base::{Bytes, Duration, Instant, Rate, Rng, Seed};
 use tabane_core::{
@@ -34,15 +35,18 @@ enum Manner {
     Deaf,
     /// Acknowledges what has not arrived.
     Optimist,
+    /// Has no memory for anything that comes, and says nothing of a few packets.
+    Shedder,
     /// Opens streams, and abandons them.
     Abandoner,
     /// Says anything at any moment.
     Babbler,
 }
 
-const HOSTILE: [Manner; 4] = [
+const HOSTILE: [Manner; 5] = [
     Manner::Deaf,
     Manner::Optimist,
+    Manner::Shedder,
     Manner::Abandoner,
     Manner::Babbler,
 ];
@@ -79,6 +83,8 @@ struct Client {
     down: Wire,
     streams: Vec<StreamId>,
     received: u64,
+    /// What it says of packets begins with this one.
+    told_from: Option<u64>,
     /// How often it began anew, because it was sent away.
     returns: u32,
 }
@@ -104,6 +110,7 @@ impl Client {
             down: wire(),
             streams: Vec::new(),
             received: 0,
+            told_from: None,
             returns: 0,
         }
     }
@@ -159,7 +166,13 @@ fn at_relay(number: u8) -> FourTuple {
 }
 
 /// What a hostile peer says in a tick beside what its session does.
-fn say(session: &mut Session, now: Instant, manner: Manner, rng: &mut Rng) {
+fn say(
+    session: &mut Session,
+    now: Instant,
+    manner: Manner,
+    told_from: &mut Option<u64>,
+    rng: &mut Rng,
+) {
     let mut left = SAID;
     while left > 0 && !session.is_closed() {
         let mut frames = Vec::new();
@@ -170,11 +183,19 @@ fn say(session: &mut Session, now: Instant, manner: Manner, rng: &mut Rng) {
                 frames.extend_from_slice(&rng.next_u64().to_be_bytes());
                 frames.resize(1_200, 0);
             }
-            Manner::Optimist => {
-                // ACK of the first path, of all up to a number that may have been sent.
+            Manner::Optimist | Manner::Shedder => {
+                // Of the first path, of all up to a number that may have been sent.
                 let paths = session.snapshot(now).paths;
                 let sent = paths.first().map_or(1, |path| path.sent_packets);
-                frames.extend_from_slice(&ack(sent.saturating_sub(1)));
+                let last = sent.saturating_sub(1);
+                let first = match manner {
+                    Manner::Shedder => *told_from.get_or_insert(last + 50),
+                    _ => 0,
+                };
+                if first > last {
+                    return;
+                }
+                frames.extend_from_slice(&answer(manner, first..=last));
                 left = frames.len();
             }
             Manner::Babbler => {
@@ -188,11 +209,16 @@ fn say(session: &mut Session, now: Instant, manner: Manner, rng: &mut Rng) {
     }
 }
 
-/// ACK of the first path [P-5.2] with one range, down to the first packet; numbers of eight bytes.
-fn ack(largest: u64) -> Vec<u8> {
+/// ACK of the first path [P-5.2], or SHED, with one range of packets; numbers of eight bytes.
+fn answer(manner: Manner, range: RangeInclusive<u64>) -> Vec<u8> {
     let number = |n: u64| (n | 0xc000_0000_0000_0000).to_be_bytes();
-    let mut frame = vec![0x02];
-    for n in [0, largest, 0, 0, 0, largest, 0] {
+    let (largest, len) = (*range.end(), range.end() - range.start());
+    let mut frame = vec![if manner == Manner::Shedder {
+        0x2a
+    } else {
+        0x02
+    }];
+    for n in [0, largest, 0, 0, 0, len, 0] {
         frame.extend_from_slice(&number(n));
     }
     frame
@@ -231,14 +257,17 @@ impl Relay {
                 Some(session) => {
                     serve(session, now);
                     if is_lawless {
-                        say(session, now, client.manner, &mut self.rng);
+                        let Client {
+                            manner, told_from, ..
+                        } = client;
+                        say(session, now, *manner, told_from, &mut self.rng);
                     }
                 }
                 None => client.at_relay = None,
             }
         }
         self.send(now, client);
-        let is_deaf = is_lawless && client.manner == Manner::Deaf;
+        let is_deaf = is_lawless && matches!(client.manner, Manner::Deaf | Manner::Shedder);
         while let Some(mut packet) = client.down.poll(now) {
             if !is_deaf {
                 let tuple = relay_from(client.number);
@@ -382,7 +411,7 @@ fn peers_that_mean_harm_cost_bounded_memory_and_no_goodput_of_others() {
         assert!(memory < MEMORY, "{memory} B for {hostile:?}");
         assert_eq!(returns.0, 0, "who is honest stays");
         // Who hears nothing does not hear of new keys either: after ten minutes it is not heard.
-        let may_go = hostile == Manner::Deaf && span > KEYS_LAST;
+        let may_go = matches!(hostile, Manner::Deaf | Manner::Shedder) && span > KEYS_LAST;
         let is_sent_away = returns.1 > 0;
         assert!(
             may_go || is_sent_away == (hostile == Manner::Babbler),

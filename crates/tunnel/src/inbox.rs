@@ -8,18 +8,19 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use tabane_base::{Duration, Instant};
-use tabane_core::{Datagram, DatagramOrder, Part, StreamId};
+use tabane_core::{Datagram, DatagramOrder, Part, StreamId, datagram_memory};
 
 /// Datagrams that one flow may have waiting: 10 ms at 1 Gbit/s in full packets.
 const MAX_WAITING: usize = 1_024;
-/// Bytes that one flow may have waiting; a kernel's default receive buffer is a fifth of it.
-const MAX_WAITING_BYTES: usize = 1 << 20;
-/// Bytes that all flows of a session may have waiting; one may have as much as that leaves.
+/// Memory of what one flow may have waiting: 1 MiB in full packets, of which a kernel's default
+/// receive buffer is a fifth.
+const MAX_WAITING_BYTES: usize = 1_200 << 10;
+/// Memory of what all flows of a session may have waiting; one may have as much as that leaves.
 const MAX_WAITING_IN_ALL: usize = 8 << 20;
 /// Datagrams held for flows that nobody has announced, for the whole session: what one flow may
 /// have waiting, since a program's first burst may overtake its announcement as a whole.
 const MAX_HELD: usize = MAX_WAITING;
-/// Bytes of them.
+/// Memory of them.
 const MAX_HELD_BYTES: usize = MAX_WAITING_BYTES;
 /// How long they are held: a lost announcement is repeated within a few round trips.
 const HELD_FOR: Duration = Duration::from_secs(2);
@@ -62,7 +63,7 @@ impl Flows {
             return;
         }
         self.expire(now);
-        let held_bytes = self.held_bytes + datagram.data.len();
+        let held_bytes = self.held_bytes + datagram_memory(&datagram.data);
         if self.held.len() < MAX_HELD && held_bytes <= MAX_HELD_BYTES {
             self.held_bytes = held_bytes;
             self.held.push_back((now, flow, datagram));
@@ -79,7 +80,7 @@ impl Flows {
             self.held.retain(|(_, other, datagram)| {
                 let ours = *other == flow;
                 if ours {
-                    *held_bytes -= datagram.data.len();
+                    *held_bytes -= datagram_memory(&datagram.data);
                     inbox.push(datagram.clone(), waiting);
                 }
                 !ours
@@ -91,7 +92,7 @@ impl Flows {
 
     pub(crate) fn close(&mut self, stream: StreamId) {
         if let Some(inbox) = self.inboxes.remove(&stream.get()) {
-            self.waiting.set(self.waiting.bytes() - inbox.waiting_bytes);
+            self.waiting.take_off(inbox.waiting_bytes);
         }
     }
 
@@ -99,7 +100,7 @@ impl Flows {
     pub(crate) fn poll(&mut self, stream: StreamId, now: Instant, cx: &Context<'_>) -> Poll<Bytes> {
         let polled = self.inbox(stream, now).poll(cx);
         if let Poll::Ready(payload) = &polled {
-            self.waiting.set(self.waiting.bytes() - payload.len());
+            self.waiting.take_off(datagram_memory(payload));
         }
         polled
     }
@@ -114,7 +115,7 @@ impl Flows {
         while let Some((held_at, _, datagram)) = self.held.front()
             && now.since(*held_at) > HELD_FOR
         {
-            self.held_bytes -= datagram.data.len();
+            self.held_bytes -= datagram_memory(&datagram.data);
             self.held.pop_front();
         }
     }
@@ -125,15 +126,16 @@ impl Inbox {
     fn push(&mut self, datagram: Datagram, in_all: &mut Part) {
         self.order = datagram.order;
         let payload = datagram.data;
+        let bytes = datagram_memory(&payload);
         let most = MAX_WAITING_IN_ALL.min(in_all.limit());
         let left = most.saturating_sub(in_all.bytes());
         let is_full = self.waiting.len() >= MAX_WAITING
-            || self.waiting_bytes + payload.len() > MAX_WAITING_BYTES.min(left);
+            || self.waiting_bytes + bytes > MAX_WAITING_BYTES.min(left);
         if is_full {
             return;
         }
-        in_all.set(in_all.bytes() + payload.len());
-        self.waiting_bytes += payload.len();
+        in_all.set(in_all.bytes() + bytes);
+        self.waiting_bytes += bytes;
         self.waiting.push_back(payload);
         self.wake();
     }
@@ -151,7 +153,7 @@ impl Inbox {
     fn poll(&mut self, cx: &Context<'_>) -> Poll<Bytes> {
         match self.waiting.pop_front() {
             Some(payload) => {
-                self.waiting_bytes -= payload.len();
+                self.waiting_bytes -= datagram_memory(&payload);
                 Poll::Ready(payload)
             }
             None => {
@@ -165,7 +167,7 @@ impl Inbox {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tabane_core::FlowId;
+    use tabane_core::{FlowId, MemoryPool};
 
     fn datagram(flow: u64, payload: &[u8]) -> Datagram {
         Datagram {
@@ -224,7 +226,7 @@ mod tests {
         for _ in 0..100 {
             flows.handle_datagram(now + HELD_FOR * 2, datagram(2, &[0; 60_000]));
         }
-        assert_eq!((flows.held.len(), flows.held_bytes), (17, 1_020_000));
+        assert_eq!((flows.held.len(), flows.held_bytes), (20, 1_202_560));
 
         flows.inbox(StreamId::from_wire(1_000), now);
         for _ in 0..2 * MAX_WAITING {
@@ -257,6 +259,27 @@ mod tests {
         assert!(recv(&mut flows, 1_002, now).is_some());
         flows.close(StreamId::from_wire(1_003));
         assert_eq!(flows.waiting.bytes(), sum(&flows));
+    }
+
+    /// A hostile peer's cost what they occupy, not what is in them.
+    #[test]
+    fn datagrams_of_nothing_take_room_as_others_do() {
+        let pool = MemoryPool::default();
+        let mut flows = Flows::new(Part::none_of(&pool));
+        let now = Instant::EPOCH;
+        for flow in 0..200 {
+            flows.inbox(StreamId::from_wire(flow), now);
+            for _ in 0..MAX_WAITING {
+                flows.handle_datagram(now, datagram(flow, b""));
+            }
+        }
+        let waiting = flows.inboxes.values().map(|inbox| inbox.waiting.len());
+        let waiting: usize = waiting.sum();
+        assert!(waiting <= MAX_WAITING_IN_ALL / 100, "{waiting}");
+        for flow in 0..200 {
+            while recv(&mut flows, flow, now).is_some() {}
+        }
+        assert_eq!(flows.waiting.bytes(), 0);
     }
 
     #[test]

@@ -10,13 +10,13 @@ use tabane_base::{Duration, Instant};
 
 use super::label::{Datagram, DatagramOrder, FlowId, Label};
 use super::resequencer::Resequencer;
-use super::{LABEL, MAX_SIZE};
+use super::{LABEL, MAX_SIZE, datagram_memory};
 use crate::id::PathId;
 use crate::memory_pool::{Part, take_off};
 use crate::ranges::RangeSet;
 use crate::wire::Frame;
 
-/// Bytes received and not yet taken by the driver, which takes them at every wake-up.
+/// Memory of what was received and not yet taken by the driver, which takes it at every wake-up.
 const MAX_RECEIVED: usize = 4 * 1024 * 1024;
 /// Datagrams in fragments at once.
 const MAX_PARTIAL: usize = 64;
@@ -141,7 +141,7 @@ impl Inbox {
     /// Passes on what may be handed out, as far as there is room.
     fn hand_out(&mut self) -> bool {
         for datagram in self.released.drain(..) {
-            let bytes = datagram.data.len();
+            let bytes = datagram_memory(&datagram.data);
             if self.received_bytes + bytes <= MAX_RECEIVED {
                 self.received_bytes += bytes;
                 self.received.push_back(datagram);
@@ -201,7 +201,7 @@ impl Inbox {
             self.told = false;
             return None;
         };
-        take_off(&mut self.received_bytes, datagram.data.len());
+        take_off(&mut self.received_bytes, datagram_memory(&datagram.data));
         Some(datagram)
     }
 
@@ -245,6 +245,19 @@ mod tests {
         );
         assert!(b.on_copy(NOW, PATH, 19_999, b"\x08"));
         b.on_copy(NOW, PATH, u64::MAX >> 2, b"\x08");
+    }
+
+    /// A hostile relay sends them before it lets a client in, who takes none before that.
+    #[test]
+    fn datagrams_of_nothing_that_nobody_takes_are_bounded() {
+        let mut inbox = Inbox::default();
+        for _ in 0..200_000 {
+            inbox.on_received(NOW, PATH, Bytes::from_static(b"\x00"));
+        }
+        let kept = inbox.received.len();
+        assert!((1_000..50_000).contains(&kept), "{kept}");
+        while inbox.poll().is_some() {}
+        assert_eq!(inbox.received_bytes, 0);
     }
 
     /// Every fragment is compared with those before it, so there is a limit to how many.

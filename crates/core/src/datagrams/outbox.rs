@@ -14,13 +14,14 @@ use std::collections::{BTreeMap, VecDeque};
 use bytes::Bytes;
 use tabane_base::{Duration, Instant};
 
+use super::OVERHEAD;
 use super::label::{DatagramOrder, FlowId, Label, Place};
 use crate::class::{ByClass, ClassId};
 use crate::memory_pool::take_off;
 use codel::Codel;
 
-/// Bytes waiting for all flows; beyond, new ones are refused.
-const MAX_QUEUED: usize = 512 * 1024;
+/// Memory of what waits of all flows, 512 kB in full packets; beyond, new ones are refused.
+const MAX_QUEUED: usize = 576 * 1024;
 /// Flows of which the numbering is remembered: as many as a client may have.
 const MAX_FLOWS: usize = 1_024;
 /// What a flow may send before it is another's turn: a full packet's data.
@@ -28,6 +29,9 @@ const QUANTUM: i64 = 1_472;
 /// Of a flow of which less waits, such as questions of a few packets during an outage, nothing is
 /// dropped for its deadline.
 const BACKLOG: usize = 16 * QUANTUM as usize;
+
+/// So often in [`limit`](Outbox::new) all flows may be looked through, while too much waits.
+const SWEEPS: u32 = 8;
 
 /// A datagram that waits.
 #[derive(Debug)]
@@ -82,6 +86,10 @@ pub(crate) struct Outbox {
     /// they do not seem to repeat themselves.
     last_displaced: Option<FlowId>,
     next_number: u64,
+    /// How many datagrams wait.
+    count: usize,
+    /// When all flows were looked through for what has waited too long.
+    swept_at: Instant,
     dropped: u64,
 }
 
@@ -94,6 +102,8 @@ impl Outbox {
             turns: ByClass::default(),
             last_displaced: None,
             next_number: 0,
+            count: 0,
+            swept_at: Instant::EPOCH,
             dropped: 0,
         }
     }
@@ -104,6 +114,11 @@ impl Outbox {
 
     pub(crate) fn bytes_in(&self, class: ClassId) -> usize {
         self.turns.get(class).map_or(0, |turns| turns.bytes)
+    }
+
+    /// Memory that what waits occupies.
+    fn held(&self) -> usize {
+        self.bytes() + self.count * OVERHEAD
     }
 
     /// Datagrams dropped because they had waited too long.
@@ -149,8 +164,12 @@ impl Outbox {
         order: DatagramOrder,
         data: &[u8],
     ) -> bool {
-        if self.bytes() + data.len() > MAX_QUEUED {
-            return false;
+        let is_full = |all: &Self| all.held() + OVERHEAD + data.len() > MAX_QUEUED;
+        if is_full(self) {
+            self.sweep(now);
+            if is_full(self) {
+                return false;
+            }
         }
         self.make_room_for(flow);
         self.set_class(flow, class);
@@ -165,6 +184,7 @@ impl Outbox {
         queue.bytes += data.len();
         let turns = self.turns.get_mut(class);
         turns.bytes += data.len();
+        self.count += 1;
         queue.waiting.push_back(Waiting {
             data: Bytes::copy_from_slice(data),
             order,
@@ -215,9 +235,7 @@ impl Outbox {
                     turns.old.push_back(flow);
                     return None;
                 }
-                queue.waiting.pop_front();
-                take_off(&mut queue.bytes, size);
-                take_off(&mut turns.bytes, size);
+                queue.pop(turns, &mut self.count);
                 self.dropped += 1;
             }
             // Whoever leaves the new ones goes behind the old, so that these are not starved.
@@ -236,9 +254,8 @@ impl Outbox {
     /// brings it than the slowest the flow uses.
     pub(crate) fn take(&mut self, flow: FlowId, lead: Duration) -> Option<(Label, Bytes)> {
         let queue = self.queues.get_mut(&flow)?;
-        let Waiting { data, order, .. } = queue.waiting.pop_front()?;
-        take_off(&mut queue.bytes, data.len());
-        take_off(&mut self.turns.get_mut(queue.class).bytes, data.len());
+        let turns = self.turns.get_mut(queue.class);
+        let Waiting { data, order, .. } = queue.pop(turns, &mut self.count)?;
         queue.deficit -= data.len().max(1) as i64;
         let place = match order {
             DatagramOrder::AtOnce => None,
@@ -259,6 +276,25 @@ impl Outbox {
     pub(crate) fn forget(&mut self, flow: FlowId) {
         if let Some(queue) = self.queues.remove(&flow) {
             self.unlist(flow, queue.class, queue.bytes);
+            take_off(&mut self.count, queue.waiting.len());
+        }
+    }
+
+    /// Drops what of any flow has waited too long: where no path is there for a class, no turn
+    /// comes that would. Takes as long as there are flows, so not each time that one is refused.
+    fn sweep(&mut self, now: Instant) {
+        if now.since(self.swept_at) < self.limit / SWEEPS {
+            return;
+        }
+        self.swept_at = now;
+        for queue in self.queues.values_mut() {
+            let turns = self.turns.get_mut(queue.class);
+            while let Some(first) = queue.waiting.front()
+                && now.since(first.since) > self.limit
+            {
+                queue.pop(turns, &mut self.count);
+                self.dropped += 1;
+            }
         }
     }
 
@@ -276,6 +312,15 @@ impl Outbox {
 }
 
 impl Queue {
+    /// Takes the first of those that wait off, and off what is counted.
+    fn pop(&mut self, turns: &mut Turns, count: &mut usize) -> Option<Waiting> {
+        let first = self.waiting.pop_front()?;
+        take_off(&mut self.bytes, first.data.len());
+        take_off(&mut turns.bytes, first.data.len());
+        take_off(count, 1);
+        Some(first)
+    }
+
     /// Whether the first of those that wait has waited too long.
     fn drops_first(&mut self, now: Instant, limit: Duration) -> bool {
         let Some(first) = self.waiting.front() else {

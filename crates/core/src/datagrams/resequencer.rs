@@ -16,6 +16,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use tabane_base::{Duration, Instant};
 
+use super::datagram_memory;
 use super::label::{Datagram, FlowId, Place};
 use crate::id::PathId;
 use crate::memory_pool::{Part, take_off};
@@ -25,8 +26,6 @@ use crate::ranges::RangeSet;
 const MAX_HELD_PER_FLOW: usize = 4 * 1024 * 1024;
 /// Bytes held for all flows of a session.
 const MAX_HELD: usize = 8 * 1024 * 1024;
-/// What holding a datagram costs besides its bytes, so that empty ones are not free.
-const OVERHEAD: usize = 128;
 /// Flows of which the place is remembered: as many as a client may have.
 const MAX_FLOWS: usize = 1_024;
 /// Of them, those forgotten when one more begins.
@@ -116,7 +115,7 @@ impl Resequencer {
             lead => lead.saturating_add(place.deadline).min(MAX_WAIT),
         };
         let release_at = now + wait;
-        let bytes = datagram.data.len() + OVERHEAD;
+        let bytes = datagram_memory(&datagram.data);
         let held = Held {
             datagram,
             release_at,
@@ -174,7 +173,7 @@ impl Resequencer {
                 return;
             }
             let held = entry.remove();
-            let bytes = held.datagram.data.len() + OVERHEAD;
+            let bytes = datagram_memory(&held.datagram.data);
             take_off(&mut sequence.held_bytes, bytes);
             self.held.take_off(bytes);
             self.due.remove(&(held.release_at, flow, number));

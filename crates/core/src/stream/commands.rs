@@ -5,7 +5,7 @@ use tabane_base::Instant;
 use super::receive::{ReadState, ReceiveHalf};
 use super::send::SendHalf;
 use super::window::Window;
-use super::{Due, Stream, StreamError, Streams};
+use super::{Due, Standing, Stream, StreamError, Streams};
 use crate::class::ClassId;
 use crate::close::Violation;
 use crate::id::StreamId;
@@ -29,6 +29,7 @@ impl Streams {
             class: ClassId::ORDINARY,
             class_number: 0,
             turn: None,
+            standing: Standing::default(),
             due: Due::default(),
         };
         self.streams.insert(id, stream);
@@ -150,6 +151,7 @@ impl Streams {
 
     fn move_to(&mut self, id: StreamId, class: ClassId) -> Option<ClassId> {
         let stream = self.streams.get_mut(&id)?;
+        stream.uncount(&mut self.counts);
         let before = std::mem::replace(&mut stream.class, class);
         if let Some(turn) = stream.turn.take() {
             self.pending.get_mut(before).remove(turn);
@@ -174,6 +176,7 @@ impl Streams {
             return;
         };
         if stream.send.reset(code).is_some() {
+            stream.recount(&mut self.counts);
             stream.due.reset = true;
             self.control.push_back(id);
         }
@@ -182,6 +185,7 @@ impl Streams {
     pub(crate) fn reset_behind(&mut self, id: StreamId, code: u64) {
         if let Some(stream) = self.streams.get_mut(&id) {
             stream.send.reset_behind(code);
+            stream.recount(&mut self.counts);
             self.reset_if_due(id);
         }
     }

@@ -274,6 +274,7 @@ impl Streams {
                 };
                 let was_recovering = stream.send.is_recovering();
                 stream.send.on_acked(offset..offset + u64::from(len), fin);
+                stream.recount(&mut self.counts);
                 let limit = stream.send.limit(self.send_limit);
                 let room = limit.saturating_sub(stream.send.held());
                 if stream.send.writer_waits && room >= WRITABLE_STEP.min(limit / 4) {
@@ -308,6 +309,7 @@ impl Streams {
                     return;
                 };
                 stream.send.on_lost(offset..offset + u64::from(len), fin);
+                stream.recount(&mut self.counts);
                 if stream.send.has_waiting() && stream.turn.is_none() {
                     stream.turn = Some(self.pending.get_mut(stream.class).push_front(id));
                 } else {
@@ -336,6 +338,7 @@ impl Streams {
             && let Some(stream) = self.streams.get_mut(&id)
         {
             stream.send.on_shed(offset + u64::from(len), 2 * reach);
+            stream.recount(&mut self.counts);
         }
     }
 
@@ -372,7 +375,8 @@ impl Streams {
         if !self.streams.get(&id).is_some_and(is_over) {
             return;
         }
-        if let Some(stream) = self.streams.remove(&id) {
+        if let Some(mut stream) = self.streams.remove(&id) {
+            stream.uncount(&mut self.counts);
             self.memory.take_off(stream.receive.memory());
             self.held -= usize::from(stream.receive.hold.is_on());
         }

@@ -6,6 +6,7 @@ use tabane_base::{Bytes, Instant};
 
 use super::flights::Flights;
 use super::ring::Ring;
+use super::standing::Standing;
 use super::window::UNPROVED;
 use crate::memory_pool::{Holding, SessionPool};
 use crate::ranges::RangeSet;
@@ -282,6 +283,13 @@ impl SendHalf {
                 || self.end == End::Pending && self.sent_to == self.written_to())
     }
 
+    pub(super) fn standing(&self) -> Standing {
+        Standing {
+            is_draining: self.is_draining(),
+            needs_no_credit: self.has_pending(0),
+        }
+    }
+
     /// An offset that no piece given out now begins beyond.
     pub(crate) fn latest_start(&self) -> u64 {
         self.written_to()
@@ -476,7 +484,7 @@ impl SendHalf {
     }
 
     /// Sent, not acknowledged, and nothing left to send: the tail of what was written.
-    pub(crate) fn is_draining(&self) -> bool {
+    fn is_draining(&self) -> bool {
         self.reset.is_none()
             && self.waiting.is_empty()
             && !self.buffer.is_empty()

@@ -26,6 +26,7 @@ impl Streams {
         let Some(stream) = self.streams.get_mut(&id) else {
             return;
         };
+        stream.recount(&mut self.counts);
         // A stream without session credit waits in the queue as well: credit frees all at once.
         if stream.turn.is_none() && stream.send.has_pending(room.max(1)) {
             stream.turn = Some(self.pending.get_mut(stream.class).push_back(id));
@@ -39,15 +40,9 @@ impl Streams {
 
     /// Whether data of a class could go out now.
     pub(crate) fn has_data(&self, class: ClassId) -> bool {
-        let room = self.session_room();
-        let pending = self.pending(class);
-        !pending.is_empty()
-            && (room > 0
-                || pending.iter().any(|id| {
-                    self.streams
-                        .get(id)
-                        .is_some_and(|stream| stream.send.has_pending(0))
-                }))
+        let counts = self.counts.get(class);
+        !self.pending(class).is_empty()
+            && (self.session_room() > 0 || counts.is_some_and(|counts| counts.need_no_credit > 0))
     }
 
     /// Bytes of a class waiting to be sent for the first time or again, as far as credit allows.
@@ -83,12 +78,11 @@ impl Streams {
             .any(|(_, stream)| stream.send.has_waiting())
     }
 
-    /// Whether everything of a stream that may be sent has been, and waits for acknowledgement or
-    /// credit.
+    /// Whether everything of some stream that may be sent has been, and waits for acknowledgement
+    /// or credit.
     pub(crate) fn is_draining(&self, class: ClassId) -> bool {
-        self.streams
-            .values()
-            .any(|stream| stream.class == class && stream.send.is_draining())
+        let counts = self.counts.get(class);
+        counts.is_some_and(|counts| counts.draining > 0)
     }
 
     /// Whether the peer's reader of a stream waits, with much that came later.

@@ -2,6 +2,7 @@
 //!
 //! Networks that drop, delay and reorder are the simulator's business.
 
+mod burden;
 mod door;
 mod pair;
 mod paths;

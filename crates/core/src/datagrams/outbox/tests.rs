@@ -168,7 +168,44 @@ fn too_much_is_refused() {
             &big,
         )
     });
-    assert_eq!(taken.count(), 8);
+    assert_eq!(taken.count(), 9);
+}
+
+/// A hostile server answers with datagrams of nothing, or nearly (docs/security.md, M9).
+#[test]
+fn datagrams_of_nothing_take_room_as_others_do() {
+    for size in [0, 1] {
+        let mut outbox = Outbox::new(LIMIT);
+        let mut sent = || {
+            let to = (FlowId(1), ORDINARY);
+            outbox.push(Instant::EPOCH, to, DatagramOrder::AtOnce, &[0; 1][..size])
+        };
+        let taken = (0..100_000).take_while(|_| sent()).count();
+        assert!((1_000..5_000).contains(&taken), "{taken} of {size} B");
+        while take(&mut outbox, Instant::EPOCH).is_some() {}
+        assert_eq!(outbox.held(), 0);
+    }
+}
+
+/// No path is there for a class, so no turn comes that would drop what is too old.
+#[test]
+fn what_waits_in_vain_leaves_room_for_others_once_it_is_too_old() {
+    let mut outbox = Outbox::new(LIMIT);
+    let pathless = ClassId::new(1).expect("a class");
+    let sent = |outbox: &mut Outbox, now, flow, class| {
+        let to = (FlowId(flow), class);
+        outbox.push(now, to, DatagramOrder::AtOnce, &[0; 1_000])
+    };
+    for flow in 0..3 {
+        while sent(&mut outbox, Instant::EPOCH, flow, pathless) {}
+    }
+    let soon = Instant::from_millis(90);
+    assert!(!sent(&mut outbox, soon, 3, ORDINARY));
+    let later = Instant::from_millis(110);
+    assert!(sent(&mut outbox, later, 3, ORDINARY));
+    assert_eq!((outbox.bytes_in(pathless), outbox.bytes()), (0, 1_000));
+    assert_eq!(outbox.peek(later, pathless), None);
+    assert_eq!(take(&mut outbox, later), Some(3));
 }
 
 #[test]
