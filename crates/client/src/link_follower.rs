@@ -6,6 +6,7 @@
 use std::rc::Rc;
 
 use tabane_base::Bytes;
+use tabane_core::PathStatus;
 use tabane_policy::LinkFacts;
 use tabane_tunnel::{Client, LinkBind, Volume};
 use tokio::time::MissedTickBehavior;
@@ -83,10 +84,7 @@ impl LinkFollower {
                     self.put_in_force(next);
                 }
                 () = self.lent.changed() => {}
-                () = self.client.carriers_changed() => {
-                    self.remember();
-                    continue;
-                }
+                () = self.client.carriers_changed() => {}
                 _ = counting.tick(), if self.table.has_budgets() => {
                     self.count();
                     continue;
@@ -129,7 +127,8 @@ impl LinkFollower {
         self.known.retain(|name, bind| {
             let interface = table.interface(name);
             let link = snapshot.links.iter().find(|link| link.name == *name);
-            let carries = link.is_some_and(|link| link.path.is_some());
+            let path = link.and_then(|link| link.path.as_ref());
+            let carries = path.is_some_and(|path| path.status == PathStatus::Active);
             let keep = match (current.get(name), interface) {
                 (Some(fresh), _) if fresh.relay_addrs != bind.relay_addrs => false,
                 (Some(fresh), _) if fresh.carrier != bind.carrier => false,

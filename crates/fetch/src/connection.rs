@@ -381,7 +381,9 @@ impl RequestError {
             Self::Tls { source, .. } if is_certificate(source) => Fault::Hopeless,
             Self::Redirect(_) | Self::NoRoots(_) => Fault::Hopeless,
             // A resolver that does not answer says something else than that there is no such name.
-            Self::Way(WayError::Family { .. } | WayError::Bind { .. }) => Fault::Hopeless,
+            Self::Way(WayError::Family { .. } | WayError::Own { .. } | WayError::Bind { .. }) => {
+                Fault::Hopeless
+            }
             _ => Fault::Broken,
         }
     }

@@ -32,6 +32,10 @@ const UNHEARD_TIME: Duration = Duration::from_secs(30);
 /// Across a local network that costs nothing; over a cellular link it would keep the radio awake.
 const IDLE_TIME: Duration = Duration::from_secs(10);
 const BEAT: Duration = Duration::from_secs(2);
+/// So many names are remembered, and so many addresses of each: whoever asks may have as many of
+/// both as they like.
+const MAX_NAMES: usize = 512;
+const MAX_ADDRESSES: usize = 8;
 
 /// TCP over one interface.
 #[derive(Clone, Debug)]
@@ -39,10 +43,9 @@ pub struct DeviceWay {
     device: Option<String>,
     /// What leads to one of several gateways behind the device.
     mark: Option<u32>,
-    /// What leads to IPv4 where there is no address of that family.
-    translators: Vec<Translator>,
-    has_v4: bool,
-    has_v6: bool,
+    reach: Rc<RefCell<Reach>>,
+    /// Names of this machine's own services are asked for by that name alone.
+    spares_own: bool,
     /// Whether an address may be connected to.
     is_allowed: Allowed,
     /// What was sent may stay unacknowledged for so long.
@@ -50,6 +53,15 @@ pub struct DeviceWay {
     /// Whether connections on which nothing passes are asked for a sign of life.
     is_near: bool,
     names: Rc<RefCell<BTreeMap<String, Known>>>,
+}
+
+/// What leads out.
+#[derive(Debug)]
+struct Reach {
+    has_v4: bool,
+    has_v6: bool,
+    /// What leads to IPv4 where there is no address of that family.
+    translators: Vec<Translator>,
 }
 
 /// Which addresses; `None`: all.
@@ -83,14 +95,12 @@ impl DeviceWay {
     pub fn new(device: &str, has_v4: bool, has_v6: bool) -> Self {
         Self {
             device: Some(device.to_owned()),
-            mark: None,
-            translators: Vec::new(),
-            has_v4,
-            has_v6,
-            is_allowed: Allowed(None),
-            unheard_time: UNHEARD_TIME,
-            is_near: false,
-            names: Rc::default(),
+            reach: Rc::new(RefCell::new(Reach {
+                has_v4,
+                has_v6,
+                translators: Vec::new(),
+            })),
+            ..Self::unbound()
         }
     }
 
@@ -104,8 +114,26 @@ impl DeviceWay {
     /// The same; where it has no IPv4, these lead there (NAT64).
     #[must_use]
     pub fn translated(self, translators: Vec<Translator>) -> Self {
+        self.reach.borrow_mut().translators = translators;
+        self
+    }
+
+    /// The interface has addresses of these families from here on, and these lead to IPv4 where it
+    /// has none; copies have the same.
+    pub fn renew(&self, has_v4: bool, has_v6: bool, translators: &[Translator]) {
+        self.reach.replace(Reach {
+            has_v4,
+            has_v6,
+            translators: translators.to_vec(),
+        });
+    }
+
+    /// Names other than `localhost` that are found to mean this machine itself, or what is on one
+    /// link with it alone, lead nowhere: a web page may have its own name mean that.
+    #[must_use]
+    pub fn sparing_own(self) -> Self {
         Self {
-            translators,
+            spares_own: true,
             ..self
         }
     }
@@ -116,9 +144,12 @@ impl DeviceWay {
         Self {
             device: None,
             mark: None,
-            translators: Vec::new(),
-            has_v4: true,
-            has_v6: true,
+            reach: Rc::new(RefCell::new(Reach {
+                has_v4: true,
+                has_v6: true,
+                translators: Vec::new(),
+            })),
+            spares_own: false,
             is_allowed: Allowed(None),
             unheard_time: UNHEARD_TIME,
             is_near: false,
@@ -164,33 +195,46 @@ impl DeviceWay {
         })?;
         let mut addresses: Vec<SocketAddr> = Vec::new();
         for address in found {
-            if !addresses.contains(&address) {
+            if addresses.len() < MAX_ADDRESSES && !addresses.contains(&address) {
                 addresses.push(address);
             }
         }
-        let known = Known {
-            at: Instant::now(),
-            addresses: addresses.clone(),
-        };
-        self.names.borrow_mut().insert(host.to_owned(), known);
+        self.remember(host, &addresses);
         Ok(addresses)
     }
 
+    fn remember(&self, host: &str, addresses: &[SocketAddr]) {
+        let mut names = self.names.borrow_mut();
+        if names.len() >= MAX_NAMES {
+            names.retain(|_, known| known.at.elapsed() < NAME_TIME);
+        }
+        if names.len() >= MAX_NAMES {
+            names.clear();
+        }
+        let known = Known {
+            at: Instant::now(),
+            addresses: addresses.to_vec(),
+        };
+        names.insert(host.to_owned(), known);
+    }
+
     async fn connect_to(&self, host: &str, port: u16) -> Result<TcpStream, WayError> {
-        let addresses = self.addresses(host).await?;
+        let mut addresses = self.addresses(host).await?;
+        if self.spares_own && host.parse::<IpAddr>().is_err() {
+            addresses.retain(|address| !is_own(host, address.ip()));
+            if addresses.is_empty() {
+                return Err(WayError::Own {
+                    host: host.to_owned(),
+                });
+            }
+        }
         let allowed = addresses
             .into_iter()
             .filter(|address| self.is_allowed.allows(address.ip()));
-        let reachable = allowed.filter_map(|address| match address {
-            SocketAddr::V4(v4) if !self.has_v4 => {
-                let led = self.translators.iter().find_map(|it| it.lead_to(*v4.ip()));
-                let led = led.filter(|_| self.has_v6)?;
-                Some((led, 0).into())
-            }
-            SocketAddr::V6(_) if !self.has_v6 => None,
-            address => Some(address),
-        });
-        let reachable: Vec<SocketAddr> = reachable.collect();
+        let reachable: Vec<SocketAddr> = {
+            let reach = self.reach.borrow();
+            allowed.filter_map(|address| reach.to(address)).collect()
+        };
         let mut failure = WayError::Family {
             host: host.to_owned(),
         };
@@ -254,11 +298,112 @@ impl DeviceWay {
     }
 }
 
+impl Reach {
+    /// Where to connect to for `address`, if it can be reached.
+    fn to(&self, address: SocketAddr) -> Option<SocketAddr> {
+        match address {
+            SocketAddr::V4(v4) if !self.has_v4 => {
+                let led = self.translators.iter().find_map(|it| it.lead_to(*v4.ip()));
+                let led = led.filter(|_| self.has_v6)?;
+                Some((led, 0).into())
+            }
+            SocketAddr::V6(_) if !self.has_v6 => None,
+            address => Some(address),
+        }
+    }
+}
+
+/// Whether a name means this machine itself or what is on one link with it alone (RFC 3927, RFC
+/// 4291 §2.5.6), and is not one of those that always do (RFC 6761 §6.3, RFC 6762 §3).
+fn is_own(host: &str, address: IpAddr) -> bool {
+    let host = host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase();
+    let is_under = |domain| {
+        let rest = host.strip_suffix(domain);
+        rest.is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+    };
+    let address = address.to_canonical();
+    let is_link_local = match address {
+        IpAddr::V4(v4) => v4.is_link_local(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+    };
+    (address.is_loopback() || address.is_unspecified()) && !is_under("localhost")
+        || is_link_local && !is_under("local")
+}
+
 impl Way for DeviceWay {
     fn connect<'a>(&'a self, host: &'a str, port: u16) -> Connecting<'a> {
         Box::pin(async move {
             let stream = self.connect_to(host, port).await?;
             Ok(Box::new(stream) as BoxStream)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::Ipv4Addr;
+    use tokio::net::TcpListener;
+
+    const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+    fn means(way: &DeviceWay, host: &str, address: IpAddr) {
+        way.remember(host, &[(address, 0).into()]);
+    }
+
+    #[tokio::test]
+    async fn a_page_s_name_does_not_lead_to_this_machine() {
+        let listener = TcpListener::bind((HERE, 0)).await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let plain = DeviceWay::unbound();
+        let for_pages = DeviceWay::unbound().sparing_own();
+        for way in [&plain, &for_pages] {
+            means(way, "page.example", HERE);
+            means(way, "app.localhost", HERE);
+        }
+        plain.connect_to("page.example", port).await.unwrap();
+        let refused = for_pages.connect_to("page.example", port).await;
+        assert!(matches!(refused, Err(WayError::Own { .. })), "{refused:?}");
+        // Whoever says it in so many words means it.
+        for host in ["127.0.0.1", "app.localhost"] {
+            for_pages.connect_to(host, port).await.unwrap();
+        }
+    }
+
+    #[test]
+    fn own_are_this_machine_and_what_is_on_one_link_with_it() {
+        let is = |host, address: &str| is_own(host, address.parse().unwrap());
+        for own in ["127.9.9.9", "0.0.0.0", "::1", "::ffff:127.0.0.1", "::"] {
+            assert!(is("page.example", own), "{own}");
+            assert!(is("printer.local", own), "{own}");
+            assert!(is("notlocalhost", own), "{own}");
+            assert!(!is("LOCALHOST.", own), "{own}");
+        }
+        for near in ["169.254.169.254", "fe80::1"] {
+            assert!(is("page.example", near), "{near}");
+            assert!(!is("printer.local", near), "{near}");
+        }
+        assert!(!is("page.example", "192.168.1.1"), "as without a proxy");
+    }
+
+    #[test]
+    fn whoever_asks_for_many_names_does_not_fill_the_memory() {
+        let way = DeviceWay::unbound();
+        for n in 0..10_000 {
+            means(&way, &format!("n{n}.example"), HERE);
+            assert!(way.names.borrow().len() <= MAX_NAMES);
+        }
+        assert!(way.names.borrow().contains_key("n9999.example"));
+    }
+
+    #[tokio::test]
+    async fn a_family_that_comes_later_is_used() {
+        let listener = TcpListener::bind((HERE, 0)).await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let way = DeviceWay::new("lo", false, true);
+        let copy = way.clone();
+        assert!(copy.connect_to("127.0.0.1", port).await.is_err());
+        way.renew(true, true, &[]);
+        copy.connect_to("127.0.0.1", port).await.unwrap();
     }
 }

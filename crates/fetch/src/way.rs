@@ -76,6 +76,16 @@ pub enum WayError {
         /// What was looked up.
         host: String,
     },
+    /// The name means this machine itself, or what is on one link with it alone, though it is no
+    /// name for that.
+    #[error(
+        "{host} means this machine or its own network, which a page could have made it: ask for \
+         the address, or for a name under localhost"
+    )]
+    Own {
+        /// What was looked up.
+        host: String,
+    },
     /// The socket could not be bound to the device.
     #[error("cannot bind a socket to {device}: {source}")]
     Bind {

@@ -1,5 +1,6 @@
 //! What commands print: text, tables, JSON to stdout, notes to stderr.
 
+use std::borrow::Cow;
 use std::fmt::Display;
 use std::io::{self, Write};
 
@@ -12,6 +13,11 @@ pub(crate) const UNWRITTEN: &str = "cannot write to standard output";
 
 /// Prints `text` and a line end. Fails, without panic, when nobody reads it.
 pub(crate) fn line(text: &str) -> Result<()> {
+    drawn(&printable(text))
+}
+
+/// The same of what has codes for the terminal, and nothing of anybody else's in it.
+pub(crate) fn drawn(text: &str) -> Result<()> {
     let mut out = io::stdout().lock();
     let written = writeln!(out, "{text}").and_then(|()| out.flush());
     written.context(UNWRITTEN)
@@ -19,7 +25,16 @@ pub(crate) fn line(text: &str) -> Result<()> {
 
 /// Prints `text` and a line end to stderr, for who reads there; if nobody does, nothing is missed.
 pub(crate) fn note(text: impl Display) {
-    let _ = writeln!(io::stderr().lock(), "{text}");
+    let _ = writeln!(io::stderr().lock(), "{}", printable(&text.to_string()));
+}
+
+/// What peers, servers and files say may hold codes that a terminal obeys: none passes (ECMA-48).
+pub(crate) fn printable(text: &str) -> Cow<'_, str> {
+    let is_code = |c: char| c.is_control() && c != '\n' && c != '\t';
+    match text.contains(is_code) {
+        true => text.replace(is_code, " ").into(),
+        false => text.into(),
+    }
 }
 
 /// Prints a value as JSON.
@@ -130,6 +145,14 @@ fn span(seconds: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_stranger_s_code_reaches_the_terminal() {
+        let said = "spoilt\u{1b}]52;c;ZXZpbA==\u{7}\u{1b}[2K\rwhole\u{9b}1A";
+        let shown = printable(said);
+        assert_eq!(shown, "spoilt ]52;c;ZXZpbA==  [2K whole 1A");
+        assert_eq!(printable("a\tb\nc é"), "a\tb\nc é");
+    }
 
     #[test]
     fn one_is_singular_and_none_is_plural() {

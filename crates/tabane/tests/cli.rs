@@ -36,14 +36,18 @@ impl Drop for Home {
 }
 
 fn tabane(home: &Path, arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_tabane"))
+    command(home, arguments).output().unwrap()
+}
+
+fn command(home: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tabane"));
+    command
         .args(arguments)
         .env_clear()
         .env("PATH", "/usr/bin:/bin")
         .env("HOME", home)
-        .env("COLUMNS", "100")
-        .output()
-        .unwrap()
+        .env("COLUMNS", "100");
+    command
 }
 
 #[test]
@@ -290,6 +294,21 @@ fn join_relays_leave() {
         stdout(&joined).contains("joined relay 192.0.2.1"),
         "{joined:?}"
     );
+    let by_input = |line: &str| {
+        let file = home.0.join("line");
+        fs::write(&file, line).unwrap();
+        let mut command = command(&home.0, &["join", "-"]);
+        let output = command.stdin(fs::File::open(&file).unwrap()).output();
+        fs::remove_file(file).unwrap();
+        output.unwrap()
+    };
+    let again = by_input(&format!("{}\n", join_string()));
+    assert!(
+        stdout(&again).contains("updated relay 192.0.2.1"),
+        "{again:?}"
+    );
+    let (status, text) = failure(&by_input(""));
+    assert!(status == 2 && text.contains("tabane://"), "{text}");
     let list = stdout(&home.tabane(&["relays", "--json"]));
     assert!(
         list.contains("\"192.0.2.1:4510\"") && list.contains(KEY),

@@ -42,4 +42,4 @@ pub use policy_text::PolicyTextFile;
 pub use resolvers::resolvers_of;
 pub use table::Table;
 pub use uplinks::{COUNT_INTERVAL, Tally, Uplinks};
-pub use web_links::WebLinks;
+pub use web_links::{Asker, WebLinks};

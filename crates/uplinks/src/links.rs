@@ -113,7 +113,8 @@ fn usable(interfaces: &[Interface], wanted: &[String]) -> Links {
 
 /// Whether a link must be given up for `fresh`. Not while its addresses are still there: privacy
 /// addresses come and go, and each change would cost a path what it has learnt. A family that is
-/// new counts only where nothing is carried yet.
+/// new, and an address that is still there but no longer for use, count only where nothing is
+/// carried.
 pub fn is_outdated(
     bind: &LinkBind,
     fresh: &LinkBind,
@@ -131,6 +132,15 @@ pub fn is_outdated(
     let gained = bind.translators != fresh.translators
         || bind.v4.is_none() && fresh.v4.is_some()
         || bind.v6.is_none() && fresh.v6.is_some();
+    let is_past = |was: Option<IpAddr>, is: Option<IpAddr>| {
+        let is_ready = |was| {
+            let mut addresses = interface.addresses.iter();
+            addresses.any(|it| it.address == was && it.ready)
+        };
+        is.is_some() && was.is_some_and(|was| !is_ready(was))
+    };
+    let is_past = is_past(bind.v4.map(Into::into), fresh.v4.map(Into::into))
+        || is_past(bind.v6.map(Into::into), fresh.v6.map(Into::into));
     let goes_elsewhere = match (&bind.egress, &fresh.egress) {
         // A mark that leads nowhere any more leaves the choice to the routing table.
         (Some(was), Some(Egress { interface, mark })) => {
@@ -138,7 +148,7 @@ pub fn is_outdated(
         }
         (was, is) => was != is,
     };
-    lost_v4 || lost_v6 || goes_elsewhere || gained && !carries
+    lost_v4 || lost_v6 || goes_elsewhere || (gained || is_past) && !carries
 }
 
 /// How a fetch goes by a link.
@@ -317,5 +327,14 @@ pub(crate) mod tests {
         let only_v4 = bind(&interface("a", &["192.0.2.1"]));
         assert!(!is_outdated(&only_v4, &bound, &before, true));
         assert!(is_outdated(&only_v4, &bound, &before, false));
+
+        // A new prefix, while the one before is there for old connections' sake (RFC 4862 §5.5.4).
+        let mut renumbered = interface("a", &["192.0.2.1", "2001:db8::1", "2001:db8:2::1"]);
+        let fresh = bind(&renumbered);
+        assert!(!is_outdated(&bound, &fresh, &renumbered, false));
+        renumbered.addresses[1].ready = false;
+        let fresh = bind(&renumbered);
+        assert!(is_outdated(&bound, &fresh, &renumbered, false));
+        assert!(!is_outdated(&bound, &fresh, &renumbered, true));
     }
 }

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use anyhow::Result;
 use tabane_base::Bytes;
 use tabane_core::PathPolicy;
-use tabane_fetch::{Links, Way};
+use tabane_fetch::{DeviceWay, Links, Way};
 use tabane_ranges::LinkLimits;
 use tabane_tunnel::LinkBind;
 use tokio::sync::watch;
@@ -28,6 +28,39 @@ use tabane_store::{RelayName, Store};
 /// packets of 1,500 bytes.
 const COST_PER_MILLE: u64 = 1_060;
 
+/// Who says what is fetched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Asker {
+    /// The user, who means what a name is found to mean.
+    User,
+    /// Web pages, which may have their names mean this machine.
+    Pages,
+}
+
+/// A link of this machine's in use.
+struct Own {
+    bind: LinkBind,
+    way: DeviceWay,
+}
+
+impl Own {
+    fn new(bind: LinkBind, asker: Asker) -> Self {
+        let way = links::way(&bind);
+        let way = match asker {
+            Asker::User => way,
+            Asker::Pages => way.sparing_own(),
+        };
+        Self { bind, way }
+    }
+
+    /// Connects as `fresh` says from here on. Connections that are open stay as they are.
+    fn renew(&mut self, fresh: LinkBind) {
+        let (v4, v6) = (fresh.v4.is_some(), fresh.v6.is_some());
+        self.way.renew(v4, v6, &fresh.translators);
+        self.bind = fresh;
+    }
+}
+
 /// Keeps [`Links`] as interfaces and policy have them.
 pub struct WebLinks {
     links: Links,
@@ -35,7 +68,8 @@ pub struct WebLinks {
     tables: watch::Receiver<Rc<Table>>,
     /// The one in force here.
     table: Rc<Table>,
-    known: BTreeMap<String, LinkBind>,
+    known: BTreeMap<String, Own>,
+    asker: Asker,
     /// The neighbours whose links may be borrowed, each with the way by it.
     lenders: Vec<(Lender, Rc<dyn Way>)>,
     /// The neighbours named by the user, who insists on them.
@@ -51,6 +85,7 @@ impl WebLinks {
     pub async fn find(
         wanted: Vec<String>,
         neighbours: &[RelayName],
+        asker: Asker,
         store: &Store,
     ) -> Result<Self> {
         let is_any_wanted = wanted.is_empty();
@@ -70,6 +105,7 @@ impl WebLinks {
             tables,
             table,
             known: BTreeMap::new(),
+            asker,
             lenders,
             insisted: neighbours.to_vec(),
             borrowed: BTreeSet::new(),
@@ -120,10 +156,12 @@ impl WebLinks {
         });
         self.uplinks.roll().renew_lent(&table, lent.collect());
         let links = &self.links;
-        self.known.retain(|name, bind| {
+        self.known.retain(|name, own| {
             let interface = table.interface(name);
             let keep = match (current.get(name), interface) {
-                (Some(fresh), Some(interface)) => !links::is_outdated(bind, fresh, interface, true),
+                (Some(fresh), Some(interface)) => {
+                    !links::is_outdated(&own.bind, fresh, interface, true)
+                }
                 _ => false,
             };
             if !keep {
@@ -144,14 +182,15 @@ impl WebLinks {
             let terms = table.interface(&name).map(|it| policy.terms(it));
             let allowance = terms.as_ref().and_then(allowance);
             let facts = facts(&bind.policy, allowance);
-            if self.known.contains_key(&name) {
+            if let Some(own) = self.known.get_mut(&name) {
                 self.links.set_facts(&name, facts);
+                own.renew(bind);
             } else {
-                let way = links::way(&bind);
-                self.links.add(&name, Rc::new(way), facts);
+                let own = Own::new(bind, self.asker);
+                self.links.add(&name, Rc::new(own.way.clone()), facts);
                 self.tally.restart(&name);
+                self.known.insert(name, own);
             }
-            self.known.insert(name, bind);
         }
         // Behind the own ones, for the same reason.
         for index in 0..self.lenders.len() {
@@ -237,5 +276,25 @@ fn facts(policy: &PathPolicy, allowance: Option<Bytes>) -> LinkLimits {
         cap: policy.receive_cap,
         allowance,
         ..LinkLimits::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{Ipv4Addr, Ipv6Addr};
+    use tokio::net::TcpListener;
+
+    #[tokio::test]
+    async fn a_link_that_gets_ipv4_after_ipv6_leads_to_it() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let first = LinkBind::interface("lo", None, Some(Ipv6Addr::LOCALHOST));
+        let mut own = Own::new(first, Asker::Pages);
+        let in_use: Rc<dyn Way> = Rc::new(own.way.clone());
+        assert!(in_use.connect("127.0.0.1", port).await.is_err());
+        let (v4, v6) = (Ipv4Addr::LOCALHOST, Ipv6Addr::LOCALHOST);
+        own.renew(LinkBind::interface("lo", Some(v4), Some(v6)));
+        assert!(in_use.connect("127.0.0.1", port).await.is_ok());
     }
 }

@@ -40,7 +40,10 @@ impl From<&WayError> for Refusal {
     fn from(error: &WayError) -> Self {
         let is_late = match error {
             WayError::Connect { source, .. } => source.kind() == std::io::ErrorKind::TimedOut,
-            WayError::Name { .. } | WayError::Family { .. } | WayError::Bind { .. } => false,
+            WayError::Name { .. }
+            | WayError::Family { .. }
+            | WayError::Own { .. }
+            | WayError::Bind { .. } => false,
         };
         let status = match is_late {
             true => StatusCode::GATEWAY_TIMEOUT,

@@ -157,7 +157,7 @@ fn top(owner: &FleetOwner) -> Result<()> {
     loop {
         let looked = owner.report();
         // ECMA-48: to the first place, and nothing below it.
-        output::line("\x1b[H\x1b[J")?;
+        output::drawn("\x1b[H\x1b[J")?;
         match looked {
             Ok(report) => show(&report, false)?,
             Err(error) => output::line(&format!("{error:#}"))?,

@@ -28,7 +28,7 @@ use crate::output;
 use crate::program;
 use crate::signals;
 use tabane_store::{RelayName, Span, Store, atomic_file};
-use tabane_uplinks::{LinksView, PolicyTextFile, Uplinks, WebLinks};
+use tabane_uplinks::{Asker, LinksView, PolicyTextFile, Uplinks, WebLinks};
 
 mod meter;
 
@@ -118,7 +118,7 @@ async fn get(args: &GetArgs, job: Job, client: &Rc<Client>, store: &Store) -> Re
     // Before signals are ours: a pipe is opened when its reader is there.
     let streamed = streamed(args)?;
     let signals = signals::catch()?;
-    let mut web = WebLinks::find(args.links.clone(), &args.neighbours, store).await?;
+    let mut web = WebLinks::find(args.links.clone(), &args.neighbours, Asker::User, store).await?;
     let links = web.links();
     let is_shown = !args.quiet && !args.json && std::io::stderr().is_terminal();
     let began_at = Instant::now();

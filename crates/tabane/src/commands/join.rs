@@ -1,5 +1,6 @@
 //! `tabane join STRING`: remember a relay.
 
+use std::io::{self, BufRead, Read};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
@@ -11,13 +12,17 @@ use crate::output;
 use tabane_client::{SessionOrder, SessionPlan, reach::look};
 use tabane_store::{JoinString, Joined, RelayEntry, RelayName, Store};
 
+/// Far more than the longest line has.
+const MAX_LINE: u64 = 64 * 1024;
+
 /// Remember a relay, by the line that `tabane relay` printed
 ///
 /// Nothing is sent unless --check is given. With sudo, the relay is remembered for root: join and
 /// run as the same user.
 #[derive(Debug, Args)]
 pub(crate) struct JoinArgs {
-    /// The whole line, in quotes: tabane://HOST:PORT?key=…&sum=…&token=…
+    /// The whole line, in quotes: tabane://HOST:PORT?key=…&sum=…&token=…; - reads it from standard
+    /// input, since a command's arguments are shown to all users of this machine
     #[arg(value_name = "STRING")]
     join: String,
     /// What to call the relay [default: its first address]
@@ -32,10 +37,7 @@ pub(crate) struct JoinArgs {
 }
 
 pub(crate) fn run(args: JoinArgs, store: &Store) -> Result<ExitCode> {
-    let join: JoinString = args
-        .join
-        .parse()
-        .map_err(|e| Failure::usage(format!("{e}")))?;
+    let join = read(&args.join)?;
     let known = match args.replace && args.name.is_none() {
         true => store.relay_at(&join.addresses)?,
         false => None,
@@ -57,6 +59,22 @@ pub(crate) fn run(args: JoinArgs, store: &Store) -> Result<ExitCode> {
             .with_context(|| format!("relay {name} is remembered, but cannot be used yet"))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The line that is the argument, or comes by standard input where that is `-`.
+pub(super) fn read(argument: &str) -> Result<JoinString> {
+    let mut line = String::new();
+    let text = match argument {
+        "-" => {
+            let mut input = io::stdin().lock().take(MAX_LINE);
+            let read = input.read_line(&mut line);
+            read.context("cannot read the line from standard input")?;
+            line.trim()
+        }
+        text => text,
+    };
+    let parsed = text.parse();
+    Ok(parsed.map_err(|error| Failure::usage(format!("{error}")))?)
 }
 
 async fn check(plan: &SessionPlan, store: &Store) -> Result<()> {

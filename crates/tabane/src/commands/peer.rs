@@ -9,10 +9,10 @@ use tabane_base::Prefix;
 use tabane_control::{State, running};
 use tabane_policy::UnixDay;
 
+use super::join;
 use crate::event_loop;
-use crate::failure::Failure;
 use crate::output;
-use tabane_store::{JoinString, Joined, PeerEntry, RelayName, Store};
+use tabane_store::{Joined, PeerEntry, RelayName, Store};
 
 /// Reach machines that run tabane themselves straight, without the relay
 ///
@@ -48,7 +48,8 @@ enum PeerCommand {
 /// Its key is pinned: whoever else answers at its addresses is not spoken with.
 #[derive(Debug, Args)]
 struct AddArgs {
-    /// The whole line, in quotes: tabane://HOST:PORT?key=…&sum=…&token=…
+    /// The whole line, in quotes: tabane://HOST:PORT?key=…&sum=…&token=…; - reads it from standard
+    /// input, since a command's arguments are shown to all users of this machine
     #[arg(value_name = "STRING")]
     join: String,
     /// What to call the peer [default: its first address]
@@ -85,10 +86,7 @@ fn prefix(text: &str) -> Result<Prefix, String> {
 }
 
 fn add(args: AddArgs, store: &Store) -> Result<ExitCode> {
-    let join: JoinString = args
-        .join
-        .parse()
-        .map_err(|error| Failure::usage(format!("{error}")))?;
+    let join = join::read(&args.join)?;
     let host = &join.addresses[0].host;
     let name = args.name.unwrap_or_else(|| RelayName::from_host(host));
     let hosts: Vec<_> = join

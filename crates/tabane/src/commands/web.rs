@@ -30,7 +30,7 @@ use crate::program::Program;
 use crate::signals;
 use tabane_client::environment::web_variables;
 use tabane_store::{RelayName, Store};
-use tabane_uplinks::{LinksView, PolicyTextFile, WebLinks};
+use tabane_uplinks::{Asker, LinksView, PolicyTextFile, WebLinks};
 
 mod ca;
 
@@ -150,7 +150,8 @@ async fn serve(
         true => None,
         false => Some(ca::open(args.intercepted.clone(), &WebCa::of(store))?),
     };
-    let mut found = WebLinks::find(args.links.clone(), &args.neighbours, store).await?;
+    let mut found =
+        WebLinks::find(args.links.clone(), &args.neighbours, Asker::Pages, store).await?;
     let links = found.links();
     let (listener, address) = listen(args, program.is_some()).await?;
     let sums = Rc::new(RefCell::new(Sums::default()));

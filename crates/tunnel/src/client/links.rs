@@ -120,7 +120,7 @@ impl Client {
         Ok(())
     }
 
-    /// Waits until a link may be carried otherwise than before; one waits at a time.
+    /// Waits until a link may be carried otherwise than before, or by nothing; one waits at a time.
     pub async fn carriers_changed(&self) {
         self.shared.carriers_changed.notified().await;
     }

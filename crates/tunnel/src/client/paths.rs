@@ -166,7 +166,10 @@ impl Shared {
         });
         match reason {
             // Core goes on probing it and tells when it is back.
-            PathDownReason::NoAnswer => link.choice.on_silent(now),
+            PathDownReason::NoAnswer => {
+                link.choice.on_silent(now);
+                self.carriers_changed.notify_one();
+            }
             // The relay may notice the end of a connection first, and closes its path.
             _ if link.choice.carrier() == Carrier::Tls => {
                 self.close_path(path);

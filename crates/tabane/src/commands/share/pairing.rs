@@ -105,7 +105,7 @@ async fn offer(args: &PairArgs, store: &Store) -> Result<ExitCode> {
     if args.qr || is_terminal {
         let invitation = offer.invitation().await?;
         if let Some(picture) = picture(&invitation, is_terminal) {
-            output::line(&format!(
+            output::drawn(&format!(
                 "or by a phone's camera, which shows this as text to copy or send: \
                  {}{invitation}\n{picture}",
                 Invitation::COMMAND
