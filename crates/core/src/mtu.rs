@@ -14,7 +14,7 @@ const MAX_PROBES: u8 = 3;
 const STEP: u16 = 20;
 /// How long until a larger size is tried again (RFC 8899 §5.1.1).
 const RAISE_INTERVAL: Duration = Duration::from_secs(600);
-/// So many full-size packets lost in a row, with none acknowledged, mean a black hole.
+/// So many large packets lost in a row, with none so large acknowledged, mean a black hole.
 const BLACK_HOLE: u8 = 8;
 
 /// The search for one path's packet size. Sizes are UDP payloads.
@@ -28,6 +28,8 @@ pub(crate) struct MtuDiscovery {
     lost_probes: u8,
     in_flight: bool,
     lost_in_a_row: u8,
+    /// The smallest of those.
+    smallest_lost: u16,
     /// The largest of the packets that were given up when nothing was heard.
     given_up: u16,
     raise_at: Option<Instant>,
@@ -42,6 +44,7 @@ impl MtuDiscovery {
             lost_probes: 0,
             in_flight: false,
             lost_in_a_row: 0,
+            smallest_lost: 0,
             given_up: 0,
             raise_at: None,
         }
@@ -114,9 +117,12 @@ impl MtuDiscovery {
         }
     }
 
-    pub(crate) fn on_packet_acked(&mut self, size: u16) {
-        if size > BASE_SIZE {
+    /// It says nothing of larger ones.
+    pub(crate) const fn on_packet_acked(&mut self, size: u16) {
+        if size >= self.smallest_lost {
             self.lost_in_a_row = 0;
+        }
+        if size >= self.given_up {
             self.given_up = 0;
         }
     }
@@ -139,6 +145,10 @@ impl MtuDiscovery {
         if size <= BASE_SIZE || self.current == BASE_SIZE {
             return false;
         }
+        self.smallest_lost = match self.lost_in_a_row {
+            0 => size,
+            _ => self.smallest_lost.min(size),
+        };
         self.lost_in_a_row = self.lost_in_a_row.saturating_add(1);
         if self.lost_in_a_row < BLACK_HOLE {
             return false;
@@ -212,5 +222,25 @@ mod tests {
             silent.on_alive(Instant::EPOCH)
         });
         assert_eq!((fell.count(), silent.current()), (1, BASE_SIZE));
+    }
+
+    /// A call's packets pass beside an upload's, which are of full size and vanish.
+    #[test]
+    fn packets_that_are_smaller_than_what_is_lost_do_not_hide_a_black_hole() {
+        let mut mtu = MtuDiscovery::new(1472);
+        mtu.on_probe_sent();
+        assert!(mtu.on_probe_acked(Instant::EPOCH, 1472));
+        let mut given_up = mtu.clone();
+        let fell = (0..8).filter(|_| {
+            mtu.on_packet_acked(1300);
+            mtu.on_packet_lost(Instant::EPOCH, 1472)
+        });
+        assert_eq!((fell.count(), mtu.current()), (1, BASE_SIZE));
+        let fell = (0..8).filter(|_| {
+            given_up.on_packet_given_up(1472);
+            given_up.on_packet_acked(1300);
+            given_up.on_alive(Instant::EPOCH)
+        });
+        assert_eq!((fell.count(), given_up.current()), (1, BASE_SIZE));
     }
 }

@@ -10,6 +10,7 @@ mod end_to_end {
     mod cables;
     mod carriers;
     mod endings;
+    mod far;
     mod measuring;
     mod monitor;
     mod packets;

@@ -8,8 +8,8 @@ use std::ops::{Index, IndexMut};
 
 use tabane_base::{Bytes, Duration, Instant, Rate, Seed};
 
-use super::Path;
 use super::retired::Retired;
+use super::{Path, State};
 use crate::close::Violation;
 use crate::config::MAX_PATHS;
 use crate::congestion::Kind;
@@ -59,7 +59,20 @@ impl Paths {
 
     /// Whether the other end may begin one of this number.
     pub(crate) fn may_appear(&self, id: PathId) -> bool {
-        self.len() < MAX_PATHS && self.retired.may_begin(id)
+        let has_room = self.len() < MAX_PATHS || self.in_the_way().is_some();
+        has_room && self.retired.may_begin(id)
+    }
+
+    /// What makes room for a path that appears where as many are open as may be: of those that
+    /// never proved their address, the one heard last the longest ago. The client has given up one
+    /// at least, and could not tell; those it has not ask all the time.
+    pub(crate) fn in_the_way(&self) -> Option<PathIndex> {
+        if self.len() < MAX_PATHS || !self.retired.has_room() {
+            return None;
+        }
+        let is_opening = |index: &PathIndex| matches!(self[*index].state(), State::Opening { .. });
+        let opening = self.indices().filter(is_opening);
+        opening.min_by_key(|index| self[*index].last_received_at())
     }
 
     /// # Panics

@@ -5,15 +5,15 @@
 //! them take more.
 
 use crate::close::Violation;
-use crate::config::MAX_PATHS;
 use crate::id::PathId;
 use crate::ranges::RangeSet;
 
 /// Ranges remembered: news of closed paths comes out of order, but not with more gaps than this.
 /// A peer that makes another ends the session.
 const MAX_RANGES: usize = 256;
-/// Ids may be so far ahead of the paths we know: several times all that are open at once.
-const AHEAD: u64 = 4 * MAX_PATHS as u64;
+/// Ids may be so far ahead of the paths we know: while nothing carries, a client tries some per
+/// second and cannot tell that they were closed. What gaps cost is bounded by [`MAX_RANGES`].
+const AHEAD: u64 = 1 << 16;
 
 /// Ids of paths that were closed.
 #[derive(Debug, Default)]
@@ -39,6 +39,11 @@ impl Retired {
     /// Whether a path of this id may begin.
     pub(super) fn may_begin(&self, id: PathId) -> bool {
         !self.knows(id) && u64::from(id.get()) < self.ids.total() + AHEAD
+    }
+
+    /// Whether this end may close one by itself: half of all gaps are left to the other end's news.
+    pub(super) fn has_room(&self) -> bool {
+        self.ids.len() < MAX_RANGES / 2
     }
 
     /// Whether this id is used up.

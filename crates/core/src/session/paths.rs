@@ -143,6 +143,14 @@ impl Session {
         self.paths.iter().any(|path| path.tuple().socket == socket)
     }
 
+    /// Server: the client has opened a path that [may appear](crate::path::Paths::may_appear).
+    pub(super) fn begin_path(&mut self, now: Instant, id: PathId, tuple: FourTuple) -> PathIndex {
+        if let Some(index) = self.paths.in_the_way() {
+            self.remove_path(now, index, PathDownReason::NotValidated);
+        }
+        self.add_path(now, id, tuple)
+    }
+
     /// # Panics
     /// Where the session has, or had, a path of this number, or has no keys.
     pub(super) fn add_path(&mut self, now: Instant, id: PathId, tuple: FourTuple) -> PathIndex {

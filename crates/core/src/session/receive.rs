@@ -109,7 +109,7 @@ impl Session {
         let opened = keys.open(now, packet, header, largest, &mut phase)?;
         let payload = &packet[opened.payload];
         // Only authentic packets get this far, so only they make paths.
-        let path = known.unwrap_or_else(|| self.add_path(now, header.path, tuple));
+        let path = known.unwrap_or_else(|| self.begin_path(now, header.path, tuple));
         self.paths[path].set_key_phase(phase);
         if self.paths[path].received().is_replayed(opened.pn) {
             return Err(DropReason::Replayed);

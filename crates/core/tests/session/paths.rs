@@ -1,9 +1,9 @@
 //! A session's paths: opened, measured, left alone at rest, given up.
 
 use tabane_base::Duration;
-use tabane_core::{Event, Session, SessionStatus, TransmitBatch};
+use tabane_core::{Event, Session, SessionStatus, SocketId, TransmitBatch};
 
-use super::pair::{Pair, client_tuple};
+use super::pair::{DELAY, Pair, client_tuple};
 
 #[test]
 fn a_second_path_is_validated_and_used() {
@@ -182,4 +182,73 @@ fn however_many_paths_are_given_up_at_once_the_other_end_hears_of_each() {
     let path = pair.open_path(1);
     pair.run(Duration::from_millis(100));
     assert!(pair.server_events.contains(&Event::PathUp(path)));
+}
+
+/// As with modems that have addresses and no network: none of what is tried meanwhile arrives, nor
+/// can be told of while nothing carries.
+#[test]
+fn a_session_whose_every_path_is_gone_comes_back_after_whatever_was_tried_in_vain() {
+    let mut pair = Pair::connected();
+    let now = pair.now;
+    pair.session().handle_socket_lost(now, SocketId(0));
+    for _ in 0..1_000 {
+        let path = pair.open_path(1);
+        pair.drain();
+        pair.wire.clear();
+        pair.session().close_path(now, path).expect("it is open");
+    }
+    let path = pair.open_path(1);
+    pair.run(Duration::from_millis(100));
+    assert!(pair.events.contains(&Event::PathUp(path)));
+}
+
+/// The other way around, what is tried makes a path at the server each time.
+#[test]
+fn a_session_comes_back_after_a_while_in_which_nothing_came_from_the_server() {
+    let mut pair = Pair::connected();
+    let now = pair.now;
+    pair.session().handle_socket_lost(now, SocketId(0));
+    // Given up by nobody.
+    let kept = pair.open_path(2);
+    for _ in 0..100 {
+        let path = pair.open_path(1);
+        for _ in 0..100 {
+            pair.run(DELAY * 3 / 5);
+            pair.wire.retain(|(_, to_server, ..)| *to_server);
+        }
+        let now = pair.now;
+        pair.session().close_path(now, path).expect("it is open");
+    }
+    let path = pair.open_path(1);
+    pair.run(Duration::from_millis(100));
+    assert!(pair.events.contains(&Event::PathUp(path)));
+    // Nor has it made room for the others.
+    pair.run(Duration::from_millis(3_500));
+    assert!(pair.events.contains(&Event::PathUp(kept)));
+    let now = pair.now;
+    assert_eq!(pair.server_session().snapshot(now).paths.len(), 2);
+}
+
+/// Every other one of those tried arrives: what is forgotten at the server has gaps.
+#[test]
+fn however_many_paths_are_tried_in_vain_the_server_bears_with_it() {
+    let mut pair = Pair::connected();
+    let now = pair.now;
+    pair.session().handle_socket_lost(now, SocketId(0));
+    for _ in 0..1_000 {
+        for arrives in [true, false] {
+            let path = pair.open_path(1);
+            match arrives {
+                true => pair.run(DELAY),
+                false => pair.drain(),
+            }
+            pair.wire.clear();
+            let now = pair.now;
+            pair.session().close_path(now, path).expect("it is open");
+        }
+    }
+    let now = pair.now;
+    let seen = pair.server_session().snapshot(now);
+    assert_eq!(seen.status, SessionStatus::Connected);
+    assert_eq!(seen.paths.len(), 16);
 }

@@ -41,6 +41,8 @@ pub(super) const UDP_PATIENCE: Duration = Duration::from_millis(400);
 /// Waits before another dial: first and longest.
 const FIRST_DIAL: Duration = Duration::from_secs(2);
 const LAST_DIAL: Duration = Duration::from_secs(60);
+/// The longest where a connection has lasted before: nothing else tells that the network is back.
+const LAST_REDIAL: Duration = Duration::from_secs(8);
 /// Waits before other ports are asked once more, like those of dials.
 const FIRST_PORTS: Duration = Duration::from_secs(2);
 const LAST_PORTS: Duration = Duration::from_secs(60);
@@ -75,6 +77,8 @@ pub(super) struct Choice {
     ports_in_vain: u32,
     dial: Dial,
     dial_failures: u32,
+    /// The latest connection did not end soon after it began.
+    has_lasted: bool,
     ask_at: Option<Instant>,
     asked_in_vain: u32,
     /// When UDP at the relay's own port took over from anything else.
@@ -125,6 +129,7 @@ impl Choice {
             ports_in_vain: 0,
             dial: Dial::NotBefore(None),
             dial_failures: 0,
+            has_lasted: false,
             ask_at: None,
             asked_in_vain: 0,
             back_at: None,
@@ -250,7 +255,8 @@ impl Choice {
         self.ask_at = None;
         self.comparison = None;
         self.look_at = None;
-        if self.tls_up_at.take().is_some_and(|at| now - at > STEADY) {
+        self.has_lasted = self.tls_up_at.take().is_some_and(|at| now - at > STEADY);
+        if self.has_lasted {
             self.dial_failures = 0;
             self.dial = Dial::NotBefore(None);
         } else {
@@ -413,7 +419,11 @@ impl Choice {
     /// There is no connection, or it did not lead to the relay.
     pub(super) fn on_dial_failed(&mut self, now: Instant, problem: Option<String>) {
         let wait = FIRST_DIAL * 2_u32.pow(self.dial_failures.min(8));
-        self.dial = Dial::NotBefore(Some(now + wait.min(LAST_DIAL)));
+        let longest = match self.has_lasted {
+            true => LAST_REDIAL,
+            false => LAST_DIAL,
+        };
+        self.dial = Dial::NotBefore(Some(now + wait.min(longest)));
         self.dial_failures += 1;
         if self.is_suspected() {
             self.on_suspected_in_vain(now);

@@ -8,7 +8,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use tabane_base::Duration;
 use tabane_core::{
-    FourTuple, PathError, PathId, PathPolicy, PathSnapshot, SessionSnapshot, SocketId,
+    FourTuple, PathDownReason, PathError, PathId, PathPolicy, PathSnapshot, SessionSnapshot,
+    SocketId,
 };
 use tabane_linux::{UdpBind, UdpError};
 use tokio::task::AbortHandle;
@@ -25,6 +26,13 @@ use crate::monitor::HostMonitor;
 /// back is used within a second; one that stays dead costs a packet now and then.
 const FIRST_RETRY: Duration = Duration::from_millis(500);
 const LAST_RETRY: Duration = Duration::from_secs(10);
+
+/// A path that is late to answer is waited for so much longer before it makes room for the next
+/// pair of addresses: when several have failed, and longest. Where there is no other pair, it is
+/// asked on by core all the while.
+const FIRST_PATIENCE: Duration = Duration::from_secs(1);
+const LAST_PATIENCE: Duration = Duration::from_secs(8);
+const ONLY_PATIENCE: Duration = Duration::from_secs(30);
 
 /// What the user wishes of a link while it is used. What is left out stays as it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -96,6 +104,8 @@ pub(super) struct Link {
     /// When to try again. `None` while a path is open; links without one are always due at once
     /// or later.
     retry_at: Option<Instant>,
+    /// When the path is given up, which is late to answer.
+    give_up_at: Option<Instant>,
     failures: u32,
     problem: Option<String>,
     paused: bool,
@@ -116,6 +126,7 @@ impl Link {
             tls: None,
             dialing: None,
             retry_at: None,
+            give_up_at: None,
             failures: 0,
             problem: None,
             paused: false,
@@ -299,6 +310,7 @@ impl Link {
     /// The path that carries it from here on is another; gives the one that did.
     pub(super) fn replace_path(&mut self, path: PathId) -> Option<PathId> {
         self.retry_at = None;
+        self.give_up_at = None;
         self.path.replace(path)
     }
 
@@ -312,16 +324,38 @@ impl Link {
     }
 
     pub(super) fn retry_at(&self) -> Option<Instant> {
-        self.retry_at
-            .filter(|_| self.path.is_none() && !self.paused)
+        match self.path {
+            Some(_) => self.give_up_at,
+            None => self.retry_at.filter(|_| !self.paused),
+        }
+    }
+
+    /// The path to `relay` is late to answer, as over a full queue: whether it is waited for.
+    pub(super) fn waits_for_answer(&mut self, now: Instant, relay: usize) -> bool {
+        let patience = match self.candidates(relay).count() {
+            0 | 1 => ONLY_PATIENCE,
+            _ if self.failures == 0 => return false,
+            _ => (FIRST_PATIENCE * 2_u32.saturating_pow(self.failures)).min(LAST_PATIENCE),
+        };
+        self.give_up_at = Some(now + patience);
+        self.problem = Some(PathDownReason::NotValidated.to_string());
+        true
+    }
+
+    /// The path that was waited for in vain.
+    pub(super) fn take_given_up(&mut self, now: Instant) -> Option<PathId> {
+        self.give_up_at.take_if(|at| *at <= now)?;
+        self.path
     }
 
     pub(super) fn on_opened(&mut self, path: PathId) {
         self.path = Some(path);
         self.retry_at = None;
+        self.give_up_at = None;
     }
 
     pub(super) fn on_up(&mut self) {
+        self.give_up_at = None;
         self.failures = 0;
         self.problem = None;
     }
@@ -436,7 +470,8 @@ impl Link {
             carrier_port: port,
             carrier_why: self.choice.why(Instant::now(), port),
             memory: self.choice.memory(),
-            path: session.and_then(path),
+            // One that is late to answer is down to whoever looks.
+            path: session.and_then(path).filter(|_| self.give_up_at.is_none()),
             volume: engine.volume(&self.bind.name),
             estimate: monitor.link(&self.bind.name),
             problem: self.problem.clone(),

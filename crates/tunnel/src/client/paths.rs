@@ -80,6 +80,10 @@ impl Shared {
         let mut links = self.links.borrow_mut();
         for link in links.iter_mut() {
             self.open_trial(session, link, relay);
+            if let Some(path) = link.take_given_up(now) {
+                self.close_path(path);
+                link.on_failed(now, PathDownReason::NotValidated.to_string());
+            }
             if !link.is_due(now) {
                 continue;
             }
@@ -179,6 +183,11 @@ impl Shared {
                 link.retry_at_once();
                 self.links_changed.notify_one();
             }
+            PathDownReason::NotValidated
+                if self
+                    .relay
+                    .get()
+                    .is_some_and(|relay| link.waits_for_answer(now, relay)) => {}
             PathDownReason::NotValidated | PathDownReason::Closed => {
                 // Another is opened in its place.
                 self.close_path(path);

@@ -73,6 +73,30 @@ fn a_connection_that_ends_is_dialed_again_while_udp_is_asked() {
     assert_eq!(waits, [FIRST_DIAL, 2 * FIRST_DIAL, 4 * FIRST_DIAL]);
 }
 
+/// As on a train without UDP: the network may be back at any moment.
+#[test]
+fn where_a_connection_has_lasted_the_next_is_not_put_off_for_long() {
+    let now = Instant::now();
+    let mut choice = Choice::new(CarrierKind::Auto, None);
+    let mut waits_after = |lasted| {
+        choice.on_tls_up(now);
+        let mut at = now + lasted;
+        choice.on_tls_gone(at);
+        let waits = (0..6).map(|_| {
+            choice.on_dial();
+            choice.on_dial_failed(at, None);
+            let wait = choice.dial_at().unwrap() - at;
+            at += wait;
+            wait
+        });
+        waits.max().unwrap()
+    };
+    assert_eq!(waits_after(SECOND), LAST_DIAL);
+    assert_eq!(waits_after(2 * STEADY), LAST_REDIAL);
+    // It has become one that cuts them.
+    assert_eq!(waits_after(SECOND), LAST_DIAL);
+}
+
 #[test]
 fn the_policy_has_the_last_word() {
     let now = Instant::now();
