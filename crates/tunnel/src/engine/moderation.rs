@@ -91,8 +91,10 @@ impl Moderation {
         let age = now.since(self.since);
         if age >= WINDOW {
             // A window that nobody looked at was a quiet one.
-            let is_recent = age < WINDOW * 2;
-            self.lately = is_recent.then_some(self.count).unwrap_or_default();
+            self.lately = match age < WINDOW * 2 {
+                true => self.count,
+                false => Heard::default(),
+            };
             (self.since, self.count) = (now, Heard::default());
         }
         self.count.all += heard.all;
