@@ -207,6 +207,9 @@ fn add_running(rows: &mut [Row], state: &State) {
         if link.carrier.is_some() {
             row.carried_by.clone_from(&link.carrier);
             row.carried_by_reason.clone_from(&link.carrier_reason);
+        }
+        // What is behind a login page carries nothing.
+        if link.portal.is_some() {
             row.portal.clone_from(&link.portal);
         }
     }
