@@ -32,7 +32,9 @@ async fn far(relay: SocketAddr, one_way: Duration) -> SocketAddr {
                     client = Some(from);
                     later(&outer, &up[..n], relay);
                 }
-                Ok((n, _)) = outer.recv_from(&mut down) => later(&inner, &down[..n], client.unwrap()),
+                Ok((n, _)) = outer.recv_from(&mut down) => {
+                    later(&inner, &down[..n], client.unwrap());
+                }
             }
         }
     });
