@@ -103,8 +103,10 @@ impl Moderation {
 
     /// The rest that is worth taking while sessions' packets come as they do.
     fn between_packets(&self, nearest: Duration) -> Option<Duration> {
-        let rest = (nearest / ROUND_TRIP_PART).min(MAX_REST);
-        let sessions = self.lately.all - self.lately.strangers;
+        let sessions = u32::try_from(self.lately.all - self.lately.strangers).ok()?;
+        // A socket of an ordinary user's holds some 90 packets.
+        let until_enough = (WINDOW * ENOUGH as u32).checked_div(sessions)?;
+        let rest = (nearest / ROUND_TRIP_PART).min(MAX_REST).min(until_enough);
         let packets = u128::from(sessions) * rest.as_nanos() / WINDOW.as_nanos();
         (packets >= WORTHWHILE).then_some(rest)
     }
@@ -176,6 +178,11 @@ mod tests {
         assert_eq!(rest(16), Some(now + Duration::from_micros(500)));
         assert_eq!(rest(200), Some(now + MAX_REST));
         assert_eq!(rest(5), None, "two packets come in so short a time");
+        // At a gigabit a second no more comes meanwhile than a small socket holds.
+        rests(&mut moderation, PACKET, 2_500, 10);
+        let until = moderation.after(Instant::from_millis(2_550), PACKET, Some(NEAREST), None);
+        let rest = until.map(|until| until.since(Instant::from_millis(2_550)));
+        assert_eq!(rest, Some(Duration::from_micros(160)));
         let a_batch = Heard {
             all: ENOUGH,
             strangers: 0,
