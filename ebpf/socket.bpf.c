@@ -109,7 +109,8 @@ const volatile u8 CAPTURE_UDP = 0;
 const volatile u8 IPV6_LISTENER = 0;   // the daemon listens on [::1] as well
 const volatile u8 KERNEL_TYPES = 0;    // the kernel describes its structures (BTF)
 const volatile u8 TELL_ASKER = 0;      // the kernel says who asked, and how it marks packets
-const volatile u8 LEAVE_FEW_HOPS = 0;  // of both families; needs KERNEL_TYPES
+const volatile u8 READS_SOCKETS = 0;   // the kernel lets us read its sockets; needs KERNEL_TYPES
+const volatile u8 LEAVE_FEW_HOPS = 0;  // of both families; needs READS_SOCKETS
 const volatile u32 BYPASS_MARK = 0;    // 0: none
 const volatile u64 NETNS_COOKIE = 0;   // 0: any
 
@@ -240,15 +241,44 @@ struct sock_common {
 } OF_KERNEL;
 struct inet_sock {
 	short uc_ttl; // -1: the system's
+	int uc_index; // IP_UNICAST_IF; 0: none
 } OF_KERNEL;
 struct ipv6_pinfo {
 	short hop_limit; // likewise; of 9 bits on older kernels
+	int ucast_oif;	 // IPV6_UNICAST_IF
 } OF_KERNEL;
 struct udp6_sock {
 	struct ipv6_pinfo inet6;
 } OF_KERNEL;
 
 enum { FIELD_BYTE_OFFSET = 0, FIELD_LSHIFT = 4, FIELD_RSHIFT = 5 };
+
+// No helper makes a whole IPv4 socket of it. Read back from memory, the pointer is a number, which
+// may be added to.
+INLINE void read_socket4(struct bpf_sock_addr *ctx, void *value, u32 size, u64 offset)
+{
+	struct bpf_sock *volatile held = ctx->sk;
+	u64 sk = 0;
+
+	if (!bpf_probe_read_kernel(&sk, sizeof(sk), (const void *)&held))
+		bpf_probe_read_kernel(value, size, (const void *)(sk + offset));
+}
+
+// The interface that the program has named for its datagrams without binding to it; 0: none.
+INLINE int unicast_interface(struct bpf_sock_addr *ctx)
+{
+	int index = 0;
+
+	if (ctx->family == AF_INET6) {
+		struct udp6_sock *sk = bpf_skc_to_udp6_sock(ctx->sk);
+
+		return sk ? sk->inet6.ucast_oif : 0;
+	}
+	read_socket4(ctx, &index, sizeof(index),
+		     __builtin_preserve_field_info(((struct inet_sock *)0)->uc_index,
+						   FIELD_BYTE_OFFSET));
+	return index;
+}
 
 // The hop limit that the program has set for its datagrams; -1 where it has not.
 INLINE int hop_limit(struct bpf_sock_addr *ctx)
@@ -267,14 +297,9 @@ INLINE int hop_limit(struct bpf_sock_addr *ctx)
 		return (long long)bits >> __builtin_preserve_field_info(sk->inet6.hop_limit,
 									FIELD_RSHIFT);
 	}
-	// No helper makes an IPv4 socket of it. Read back from memory, the pointer is a number, which
-	// may be added to.
-	struct bpf_sock *volatile held = ctx->sk;
-	u64 sk = 0;
-	if (!bpf_probe_read_kernel(&sk, sizeof(sk), (const void *)&held))
-		bpf_probe_read_kernel(&hops, sizeof(hops),
-				      (const void *)(sk + __builtin_preserve_field_info(
-						((struct inet_sock *)0)->uc_ttl, FIELD_BYTE_OFFSET)));
+	read_socket4(ctx, &hops, sizeof(hops),
+		     __builtin_preserve_field_info(((struct inet_sock *)0)->uc_ttl,
+						   FIELD_BYTE_OFFSET));
 	return hops;
 }
 
@@ -296,6 +321,8 @@ INLINE int wants_socket(struct bpf_sock_addr *ctx, struct flow *flow)
 	if (!is_gate_open())
 		return 0;
 	if (ctx->sk->bound_dev_if != 0)
+		return 0;
+	if (READS_SOCKETS && ctx->protocol == UDP && unicast_interface(ctx) != 0)
 		return 0;
 	if (BYPASS_MARK && ctx->sk->mark == BYPASS_MARK)
 		return 0;

@@ -1,7 +1,7 @@
 //! Control groups (version 2) that commands run in, so that socket hooks see them and only them.
 //!
-//! Owns finding the hierarchy wherever it is mounted, one group per run
-//! (`tabane/run-<pid>-<n>`), placing processes in it, and leaving nothing behind. A group is held
+//! Owns finding the hierarchy wherever it is mounted, one group per run (`tabane/run-<pid>-<n>` in
+//! the group that it was started in), placing processes in it, and leaving nothing behind. A group is held
 //! by a lock on its directory, which the kernel drops with its holder; groups without a holder are
 //! stale, whatever became of the process that made them. Processes are never killed unless asked.
 
@@ -22,7 +22,7 @@ use tabane_base::Duration;
 
 pub use error::CgroupError;
 
-/// The directory of ours in the hierarchy.
+/// The directory of ours in a group.
 const PARENT: &str = "tabane";
 
 /// How long killed processes may take to be gone. Only one stuck in the kernel takes longer.
@@ -63,7 +63,7 @@ impl Cgroup {
     /// See [`CgroupError`].
     pub fn create() -> Result<Self, CgroupError> {
         let mount = mount::find()?;
-        let parent = mount.join(PARENT);
+        let parent = mount::around_runs(&mount::own_group(&mount)).join(PARENT);
         if let Err(error) = clean_stale_in(&parent) {
             tracing::warn!(%error, "stale control groups stay");
         }

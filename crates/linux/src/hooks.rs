@@ -214,7 +214,9 @@ fn load(config: &HookConfig, tells_asker: bool) -> Result<Ebpf, HookError> {
     let ipv6_listener = u8::from(config.capture_udp6);
     let has_types = u8::from(kernel_types.is_some());
     let tell_asker = u8::from(tells_asker);
-    let leave_few_hops = u8::from(config.leave_few_hops && tells_asker && kernel_types.is_some());
+    let reads_sockets = tells_asker && kernel_types.is_some();
+    let leave_few_hops = u8::from(config.leave_few_hops && reads_sockets);
+    let reads_sockets = u8::from(reads_sockets);
     let bypass_mark = config.bypass_mark.unwrap_or(0);
     let netns_cookie = netns_cookie::of_this_thread().unwrap_or(0);
     loader
@@ -225,6 +227,7 @@ fn load(config: &HookConfig, tells_asker: bool) -> Result<Ebpf, HookError> {
         .override_global("IPV6_LISTENER", &ipv6_listener, true)
         .override_global("KERNEL_TYPES", &has_types, true)
         .override_global("TELL_ASKER", &tell_asker, true)
+        .override_global("READS_SOCKETS", &reads_sockets, true)
         .override_global("LEAVE_FEW_HOPS", &leave_few_hops, true)
         .override_global("BYPASS_MARK", &bypass_mark, true)
         .override_global("NETNS_COOKIE", &netns_cookie, true)

@@ -1,6 +1,6 @@
 //! Where the control group hierarchy is mounted, and where in it we are.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 
-use super::CgroupError;
+use super::{CgroupError, PARENT};
 
 /// The mount point of the version-2 hierarchy.
 pub(super) fn find() -> Result<PathBuf, CgroupError> {
@@ -46,6 +46,21 @@ pub(super) fn own_group(mount: &Path) -> PathBuf {
     } else {
         mount.to_owned()
     }
+}
+
+/// What a run's group lies in: our own group, so that what limits or ends that holds for the
+/// command as well; within another run's, whatever that one's lies in, since both would hook it.
+pub(super) fn around_runs(group: &Path) -> &Path {
+    let is_run = |group: &&Path| {
+        let name = group.file_name().and_then(OsStr::to_str);
+        name.is_some_and(|name| name.starts_with("run-"))
+            && group
+                .parent()
+                .is_some_and(|parent| parent.ends_with(PARENT))
+    };
+    let outermost = group.ancestors().filter(is_run).last();
+    let around = outermost.and_then(|run| run.parent()?.parent());
+    around.unwrap_or(group)
 }
 
 /// `proc(5)`: `… root mount-point options [optional fields…] - type source super-options`.
@@ -114,6 +129,16 @@ mod tests {
             find_in(b"32 31 0:29 / /sys/fs/cgroup rw - cgroup cgroup rw\n\nodd"),
             None
         );
+    }
+
+    #[test]
+    fn runs_lie_beside_each_other_in_the_group_they_were_started_in() {
+        let around = |group| around_runs(Path::new(group)).to_str().unwrap();
+        assert_eq!(around("/m/a.slice/b.service"), "/m/a.slice/b.service");
+        assert_eq!(around("/m/b.service/tabane/run-1-0"), "/m/b.service");
+        let within = "/m/b.service/tabane/run-1-0/sub/tabane/run-2-0";
+        assert_eq!(around(within), "/m/b.service");
+        assert_eq!(around("/m/run-1-0"), "/m/run-1-0");
     }
 
     #[test]

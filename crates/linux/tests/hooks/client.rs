@@ -3,6 +3,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
+use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -381,9 +382,35 @@ fn left_alone() {
         }
     }
 
+    // An interface named for datagrams alone: there is no way by it, or as below.
+    let named = named_interface(Domain::IPV6, libc::IPPROTO_IPV6, libc::IPV6_UNICAST_IF);
+    let error = named.send_to(b"x", &address("[2001:db8::1]:80").into());
+    assert_eq!(error.unwrap_err().kind(), ErrorKind::NetworkUnreachable);
+    let named = named_interface(Domain::IPV4, libc::IPPROTO_IP, libc::IP_UNICAST_IF);
+    let sent = named.send_to(b"not captured", &address("192.0.2.1:80").into());
+    sent.unwrap();
+
     // Bound to a device. Whether the datagram was captured is seen by the test.
     let device = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP)).unwrap();
     device.bind_device(Some(b"lo")).unwrap();
     device.connect(&address("192.0.2.1:80").into()).unwrap();
     device.send(b"not captured").unwrap();
+}
+
+/// A socket for datagrams that are to leave by loopback, without being bound to it.
+fn named_interface(domain: Domain, level: i32, option: i32) -> Socket {
+    let socket = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP)).unwrap();
+    let index = 1_u32.to_be();
+    // SAFETY: the kernel reads four bytes of `index`.
+    let set = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            level,
+            option,
+            (&raw const index).cast(),
+            size_of_val(&index) as libc::socklen_t,
+        )
+    };
+    assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
+    socket
 }

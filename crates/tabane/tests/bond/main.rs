@@ -90,7 +90,7 @@ fn is_pattern(bytes: &[u8]) -> bool {
         .all(|(i, byte)| *byte == (i % 256) as u8)
 }
 
-/// The groups that runs have left, by this process's cgroup mount.
+/// The groups that runs have left in this process's group, by its cgroup mount.
 fn leftover_groups() -> Vec<String> {
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
     let mount = mounts
@@ -99,7 +99,9 @@ fn leftover_groups() -> Vec<String> {
     let Some(mount) = mount.and_then(|line| line.split(' ').nth(1)) else {
         return Vec::new();
     };
-    let Ok(entries) = fs::read_dir(format!("{mount}/tabane")) else {
+    let groups = fs::read_to_string("/proc/self/cgroup").unwrap();
+    let own = groups.lines().find_map(|line| line.strip_prefix("0::"));
+    let Ok(entries) = fs::read_dir(format!("{mount}{}/tabane", own.unwrap())) else {
         return Vec::new();
     };
     let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
