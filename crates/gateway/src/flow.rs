@@ -22,6 +22,7 @@ use crate::allowance::Allowance;
 use crate::config::Config;
 use crate::copies::Copies;
 use crate::counters::{Bypass, Counters};
+use crate::hosts::Hosts;
 use crate::meter::Meter;
 use crate::opening::Agreed;
 use crate::packet::Packet;
@@ -76,8 +77,8 @@ pub(crate) struct Surroundings<'a> {
     pub(crate) now: Instant,
     pub(crate) config: &'a Config,
     pub(crate) counters: &'a mut Counters,
-    /// Bytes of copies that may be added in all flows.
-    pub(crate) room: usize,
+    /// Who has how much of what all share.
+    pub(crate) hosts: &'a Hosts,
     pub(crate) out: &'a mut VecDeque<Transmit>,
 }
 

@@ -15,6 +15,7 @@ mod copies;
 mod counters;
 mod flow;
 mod gateway;
+mod hosts;
 mod meter;
 mod opening;
 mod options;

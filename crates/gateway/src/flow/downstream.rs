@@ -191,7 +191,9 @@ impl Flow {
             return false;
         }
         let most = around.config.copies_per_flow.get() as usize;
-        let fits = length <= around.room && self.copies.bytes() + length <= most;
+        let of_all = around.config.copies_total.get() as usize;
+        let fits = self.copies.bytes() + length <= most
+            && length <= around.hosts.room(self.key.mobile.ip(), of_all);
         if !fits {
             around.counters.uncopied += 1;
         }
