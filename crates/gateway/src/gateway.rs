@@ -11,8 +11,9 @@ use tabane_base::{Duration, Instant};
 
 use crate::config::{Config, Mode};
 use crate::counters::{Bypass, Counters};
-use crate::flow::{Fate, Flow, Key, Stance, Surroundings};
+use crate::flow::{Fate, Flow, Stance, Surroundings};
 use crate::hosts::Hosts;
+use crate::key::Key;
 use crate::meter::Figures;
 use crate::opening::{Opening, Step};
 use crate::orphan::Orphan;

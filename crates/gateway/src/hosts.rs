@@ -3,14 +3,14 @@
 //!
 //! Owns that none keeps the others out. A host has no more entries, and no more bytes of copies,
 //! than are left to all others (the dynamic thresholds of Choudhury and Hahne), so that whoever
-//! comes next finds as much as whoever has most. Of handshakes, which nothing is owed to, the oldest
-//! of the host that has most goes.
+//! comes next finds as much as whoever has most. Of handshakes, to which nothing is owed, the
+//! oldest of the host that has most goes.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv6Addr};
 
-use crate::flow::Key;
+use crate::key::Key;
 
 /// All mobile hosts of which anything is known.
 #[derive(Debug, Default)]
@@ -64,7 +64,7 @@ impl Hosts {
         self.holdings.entry(holder(mobile)).or_default().entries += 1;
     }
 
-    /// One of its entries has gone, of which no copies are kept any more, and which is no handshake.
+    /// One of its entries has gone, which is no handshake and has no copies any more.
     pub(crate) fn on_entry_gone(&mut self, mobile: IpAddr) {
         let host = holder(mobile);
         if let Some(holding) = self.holdings.get_mut(&host) {

@@ -16,6 +16,7 @@ mod counters;
 mod flow;
 mod gateway;
 mod hosts;
+mod key;
 mod meter;
 mod opening;
 mod options;
@@ -31,8 +32,9 @@ mod window;
 
 pub use config::{Config, Mode, UNTOUCHED_PORTS};
 pub use counters::{Bypass, Counters};
-pub use flow::{Key, Stance};
+pub use flow::Stance;
 pub use gateway::Gateway;
+pub use key::Key;
 pub use meter::Figures;
 pub use options::{Block, Blocks, Options};
 pub use packet::{Flags, Malformed, Packet};
