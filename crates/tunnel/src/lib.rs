@@ -26,7 +26,6 @@ mod inbox;
 mod ip_packet;
 mod journal;
 mod label;
-mod lookups;
 pub mod loopback;
 mod mapping;
 mod marks;

@@ -59,6 +59,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tabane_base::Duration;
 use tabane_core::{CloseReason, ConfigError, Event, PublicKey};
 use tabane_linux::UdpError;
+use tabane_linux::lookups::Lookups;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -67,7 +68,6 @@ use crate::access::Access;
 use crate::engine::{Engine, Notice, Sieve};
 use crate::headcount::Headcount;
 use crate::journal::{Happening, Journal};
-use crate::lookups::Lookups;
 use crate::monitor::HostMonitor;
 use applicant::Answer;
 use crew::{Crew, EndpointParts, Job, Seat, Stage, Threads, reached};
@@ -155,7 +155,7 @@ struct Shared {
     access: Access,
     own: OwnAddresses,
     limits: RelayLimits,
-    lookups: Lookups,
+    lookups: Lookups<PublicKey>,
     resolvers: Vec<SocketAddr>,
     mark: Option<u32>,
     served: AtomicU64,
