@@ -28,7 +28,7 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, Either, Full, Limited};
 use hyper::body::{Body, Frame, Incoming};
 use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
-use hyper::{Method, Request, Response, StatusCode};
+use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::{Mutex, mpsc, oneshot, watch};
@@ -204,9 +204,14 @@ impl Routes {
         })
     }
 
-    fn admit(&self, request: &Request<Incoming>, is_trusted: bool) -> Result<(), Refusal> {
+    /// Whether a request has shown the token.
+    pub(crate) fn admits(&self, headers: &HeaderMap) -> bool {
         let door = self.door.as_ref();
-        if is_trusted || door.is_some_and(|door| door.admits(request.headers())) {
+        door.is_some_and(|door| door.admits(headers))
+    }
+
+    fn admit(&self, request: &Request<Incoming>, is_trusted: bool) -> Result<(), Refusal> {
+        if is_trusted || self.admits(request.headers()) {
             return Ok(());
         }
         Err(Refusal(StatusCode::UNAUTHORIZED, door::ASK.to_owned()))
