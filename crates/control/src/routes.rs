@@ -189,9 +189,9 @@ impl Routes {
         {
             return file.map(Either::Left);
         }
-        let answered = match self.admit(&request, is_trusted) {
-            Ok(()) => self.route(request, is_trusted).await,
-            Err(refusal) => Err(refusal),
+        let answered = match is_trusted || self.admits(request.headers()) {
+            true => self.route(request, is_trusted).await,
+            false => Err(Refusal(StatusCode::UNAUTHORIZED, door::ASK.to_owned())),
         };
         answered.unwrap_or_else(|Refusal(status, text)| {
             let mut answer = json(&serde_json::json!({ "error": text }));
@@ -208,13 +208,6 @@ impl Routes {
     pub(crate) fn admits(&self, headers: &HeaderMap) -> bool {
         let door = self.door.as_ref();
         door.is_some_and(|door| door.admits(headers))
-    }
-
-    fn admit(&self, request: &Request<Incoming>, is_trusted: bool) -> Result<(), Refusal> {
-        if is_trusted || self.admits(request.headers()) {
-            return Ok(());
-        }
-        Err(Refusal(StatusCode::UNAUTHORIZED, door::ASK.to_owned()))
     }
 
     async fn route(&self, request: Request<Incoming>, is_trusted: bool) -> Result<Answer, Refusal> {
