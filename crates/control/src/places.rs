@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use tokio::task::AbortHandle;
 
 /// Connections at once by one door. A person's tools need a handful.
-pub(crate) const MAX_CONNECTIONS: usize = 32;
+const MAX_CONNECTIONS: usize = 32;
 /// That there were no more is told this often at the most.
 const TELL_INTERVAL: Duration = Duration::from_secs(60);
 
