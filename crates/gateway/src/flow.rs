@@ -21,7 +21,6 @@ use crate::allowance::Allowance;
 use crate::config::Config;
 use crate::copies::Copies;
 use crate::counters::{Bypass, Counters};
-use crate::hosts::Hosts;
 use crate::key::Key;
 use crate::meter::Meter;
 use crate::opening::Agreed;
@@ -56,8 +55,8 @@ pub(crate) struct Surroundings<'a> {
     pub(crate) now: Instant,
     pub(crate) config: &'a Config,
     pub(crate) counters: &'a mut Counters,
-    /// Who has how much of what all share.
-    pub(crate) hosts: &'a Hosts,
+    /// Bytes of copies that may be added for its host.
+    pub(crate) room: usize,
     pub(crate) out: &'a mut VecDeque<Transmit>,
 }
 

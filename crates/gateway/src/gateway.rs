@@ -12,7 +12,7 @@ use tabane_base::{Duration, Instant};
 use crate::config::{Config, Mode};
 use crate::counters::{Bypass, Counters};
 use crate::flow::{Fate, Flow, Stance, Surroundings};
-use crate::hosts::Hosts;
+use crate::hosts::{Held, Hosts};
 use crate::key::Key;
 use crate::meter::Figures;
 use crate::opening::{Opening, Step};
@@ -67,7 +67,7 @@ struct Entry {
 enum State {
     /// With the number by which it is known to [`Hosts`].
     Opening(Box<Opening>, u64),
-    Flow(Box<Flow>),
+    Flow(Box<Flow>, Held),
     Passing {
         seen_at: Instant,
         /// Where one before us may owe it bytes.
@@ -162,11 +162,11 @@ impl Gateway {
                 let step = opening.handle(now, from, packet);
                 self.on_step(now, key, from, packet, step, custody)
             }
-            Some(State::Flow(flow)) if is_new && flow.is_over() => {
+            Some(State::Flow(flow, _)) if is_new && flow.is_over() => {
                 self.remove(key);
                 self.on_unknown(now, key, from, packet)
             }
-            Some(State::Flow(_)) => self.with_flow(now, key, |flow, around| match from {
+            Some(State::Flow(..)) => self.with_flow(now, key, |flow, around| match from {
                 Side::Wired => flow.handle_server(around, packet, custody),
                 Side::Radio => flow.handle_mobile(around, packet),
             }),
@@ -251,7 +251,8 @@ impl Gateway {
                     self.counters.bypass(Bypass::Excluded);
                 }
                 let flow = Flow::new(now, key, *agreed, stance, &self.config);
-                self.put(key, State::Flow(Box::new(flow)));
+                let held = self.hosts.held_of(key.mobile.ip());
+                self.put(key, State::Flow(Box::new(flow), held));
                 self.flow_count += 1;
                 self.with_flow(now, key, |flow, around| match from {
                     Side::Wired => flow.handle_server(around, packet, custody),
@@ -271,21 +272,22 @@ impl Gateway {
         key: Key,
         call: impl FnOnce(&mut Flow, &mut Surroundings<'_>) -> T,
     ) -> T {
-        let Some(State::Flow(flow)) = self.flows.get_mut(&key).map(|entry| &mut entry.state) else {
+        let entry = self.flows.get_mut(&key).map(|entry| &mut entry.state);
+        let Some(State::Flow(flow, own)) = entry else {
             return T::default();
         };
         let (held, owed, bypass) = (flow.held(), flow.owed(), flow.bypass());
         let figures = flow.meter().figures;
+        let most = self.config.copies_total.get() as usize;
         let mut around = Surroundings {
             now,
             config: &self.config,
             counters: &mut self.counters,
-            hosts: &self.hosts,
+            room: self.hosts.room(own, most),
             out: &mut self.out,
         };
         let result = call(flow, &mut around);
-        let mobile = key.mobile.ip();
-        self.hosts.on_held(mobile, held, flow.held());
+        self.hosts.on_held(own, held, flow.held());
         self.owed = self.owed + u64::from(flow.owed()) - u64::from(owed);
         self.figures += flow.meter().figures - figures;
         if let Some(why) = flow.bypass().filter(|_| bypass.is_none()) {
@@ -327,9 +329,9 @@ impl Gateway {
         };
         self.timers.remove(&(entry.wakes_at, key));
         match entry.state {
-            State::Flow(flow) => {
+            State::Flow(flow, own) => {
                 self.flow_count -= 1;
-                self.hosts.on_held(key.mobile.ip(), flow.held(), 0);
+                self.hosts.on_held(&own, flow.held(), 0);
                 self.owed -= u64::from(flow.owed());
                 if self.ended.len() == ENDED_KEPT {
                     self.ended.pop_front();
@@ -363,7 +365,7 @@ impl Gateway {
                 Some(orphan) => orphan.poll_timeout().min(*seen_at + ORPHAN_KEPT),
                 None => *seen_at + PASSING_KEPT,
             },
-            State::Flow(flow) => flow.poll_timeout(&self.config),
+            State::Flow(flow, _) => flow.poll_timeout(&self.config),
         };
         // A later time is found out when the earlier one comes.
         if due < entry.wakes_at {
@@ -403,8 +405,8 @@ impl Gateway {
                         self.out.extend(question.map(|it| it.packet(key)));
                     }
                 }
-                State::Flow(flow) if flow.poll_timeout(&self.config) > now => {}
-                State::Flow(_) => {
+                State::Flow(flow, _) if flow.poll_timeout(&self.config) > now => {}
+                State::Flow(..) => {
                     match self.with_flow(now, key, |flow, around| flow.handle_timeout(around)) {
                         Fate::Lives => {}
                         Fate::Forgotten => self.remove(key),
@@ -429,7 +431,7 @@ impl Gateway {
     pub fn drain(&mut self) {
         self.draining = true;
         for entry in self.flows.values_mut() {
-            if let State::Flow(flow) = &mut entry.state {
+            if let State::Flow(flow, _) = &mut entry.state {
                 flow.stop_assisting(None);
             }
         }
@@ -459,7 +461,7 @@ impl Gateway {
     /// [`survey`](Self::survey).
     pub fn flows(&self) -> impl Iterator<Item = FlowSnapshot> {
         self.flows.values().filter_map(|entry| match &entry.state {
-            State::Flow(flow) => Some(FlowSnapshot::of(flow)),
+            State::Flow(flow, _) => Some(FlowSnapshot::of(flow)),
             State::Opening(..) | State::Passing { .. } => None,
         })
     }
@@ -470,7 +472,7 @@ impl Gateway {
         let mut entries = self.flows.range((from, Bound::Unbounded));
         for (key, entry) in entries.by_ref().take(most) {
             survey.after = Some(*key);
-            if let State::Flow(flow) = &entry.state {
+            if let State::Flow(flow, _) = &entry.state {
                 survey.handle(flow);
             }
         }

@@ -6,9 +6,11 @@
 //! comes next finds as much as whoever has most. Of handshakes, to which nothing is owed, the
 //! oldest of the host that has most goes.
 
+use std::cell::Cell;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv6Addr};
+use std::rc::Rc;
 
 use crate::key::Key;
 
@@ -28,11 +30,13 @@ pub(crate) struct Hosts {
 #[derive(Debug, Default)]
 struct Holding {
     entries: usize,
-    /// Bytes of copies.
-    held: usize,
+    held: Held,
     /// Handshakes, the oldest first.
     openings: BTreeSet<(u64, Key)>,
 }
+
+/// Bytes of copies of one host, which its flows know, so that no packet has to look for them.
+pub(crate) type Held = Rc<Cell<usize>>;
 
 impl Holding {
     fn rank(&self, host: IpAddr) -> Option<(usize, Reverse<u64>, IpAddr)> {
@@ -76,22 +80,24 @@ impl Hosts {
         }
     }
 
-    /// How many more bytes of copies, of `most`, may be kept for this host.
-    pub(crate) fn room(&self, mobile: IpAddr, most: usize) -> usize {
-        let holding = self.holdings.get(&holder(mobile));
-        let own = holding.map_or(0, |it| it.held);
-        most.saturating_sub(self.held).saturating_sub(own)
+    /// What the copies of the flows of this host are counted in.
+    pub(crate) fn held_of(&mut self, mobile: IpAddr) -> Held {
+        self.holdings
+            .entry(holder(mobile))
+            .or_default()
+            .held
+            .clone()
     }
 
-    /// A flow of the host's has other copies than before.
-    pub(crate) fn on_held(&mut self, mobile: IpAddr, before: usize, after: usize) {
-        if before == after {
-            return;
-        }
+    /// How many more bytes of copies, of `most`, may be kept for the host that has `own`.
+    pub(crate) fn room(&self, own: &Held, most: usize) -> usize {
+        most.saturating_sub(self.held).saturating_sub(own.get())
+    }
+
+    /// A flow of the host that has `own` has other copies than before.
+    pub(crate) fn on_held(&mut self, own: &Held, before: usize, after: usize) {
         self.held = self.held + after - before;
-        if let Some(holding) = self.holdings.get_mut(&holder(mobile)) {
-            holding.held = holding.held + after - before;
-        }
+        own.set(own.get() + after - before);
     }
 
     /// An entry has become a handshake; says by which number it is known.

@@ -191,9 +191,7 @@ impl Flow {
             return false;
         }
         let most = around.config.copies_per_flow.get() as usize;
-        let of_all = around.config.copies_total.get() as usize;
-        let fits = self.copies.bytes() + length <= most
-            && length <= around.hosts.room(self.key.mobile.ip(), of_all);
+        let fits = length <= around.room && self.copies.bytes() + length <= most;
         if !fits {
             around.counters.uncopied += 1;
         }
