@@ -2,15 +2,15 @@
 //!
 //! UDP has no connections, so somebody must say when a flow begins and ends: it begins with the
 //! first datagram of a key and ends when nothing has passed for a while, when the relay ends it, or
-//! when too many are open (the longest silent goes). Owns that table, and going without the session
-//! where that will never answer and the route allows it; where datagrams come from and where
-//! answers go is the user's affair. Flows of one socket have one port at the relay (`shared_port`),
-//! but for those to a name, to a resolver, to a peer or of a connected socket.
+//! when too many are open (`table`). Owns going without the session where that will never answer
+//! and the route allows it; where datagrams come from and where answers go is the user's affair.
+//! Flows of one socket have one port at the relay (`shared_port`), but for those to a name, to a
+//! resolver, to a peer or of a connected socket.
 
 mod shared_port;
+mod table;
 
 use std::cell::{Cell, OnceCell, RefCell};
-use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
@@ -25,6 +25,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::bypass::Bypass;
 use crate::far_ends::FarEnds;
+use crate::lan_hosts::Holder;
 use crate::near_names::DNS_PORT;
 use crate::plain;
 use crate::plain::MeteredWay;
@@ -32,9 +33,8 @@ use crate::plain_meter::Meter;
 use crate::route::Route;
 use crate::via::Via;
 use shared_port::{SharedPort, SharedPorts, Sharing};
+use table::Table;
 
-/// Flows at once. Each may be a stream of the session, which has 4,096 in all, most for TCP.
-const MAX_FLOWS: usize = 1_024;
 /// Datagrams kept until a flow is open, or has answered: more than a program sends before it
 /// expects an answer.
 const MAX_FIRST: usize = 16;
@@ -71,6 +71,8 @@ pub(crate) struct Beginning<S> {
     pub deliver: Deliver,
     /// The program's socket, where it speaks with others as well, and what gets what these say.
     pub socket: Option<(S, Stranger)>,
+    /// Whose part of all flows it counts in, where they are of more than one.
+    pub holder: Option<Holder>,
 }
 
 /// The flows of one entrance; they end with it.
@@ -80,9 +82,8 @@ pub(crate) struct Associations<K, S> {
     table: Rc<RefCell<Table<K>>>,
 }
 
-type Table<K> = BTreeMap<K, Rc<Association>>;
-
 struct Association {
+    holder: Option<Holder>,
     way: RefCell<CarriedBy>,
     deliver: Deliver,
     label: Option<Label>,
@@ -141,14 +142,18 @@ impl<K: Ord + Clone + 'static, S: Ord + Clone + 'static> Associations<K, S> {
             route,
             deliver,
             socket,
+            holder,
         } = begin();
         let label = route.label.clone();
-        let association = Rc::new(Association::new(payload, deliver, label));
-        self.make_room();
-        self.table
+        let association = Rc::new(Association::new(payload, deliver, label, holder));
+        let displaced = self
+            .table
             .borrow_mut()
             .insert(key.clone(), association.clone());
-        let table = Rc::downgrade(&self.table);
+        if let Some(displaced) = displaced {
+            displaced.end();
+        }
+        let table: Weak<RefCell<Table<K>>> = Rc::downgrade(&self.table);
         let (far_ends, key, own) = (self.far_ends.clone(), key.clone(), association.clone());
         let sharing = socket.map(|(socket, stranger)| Sharing {
             ports: self.ports.clone(),
@@ -158,41 +163,26 @@ impl<K: Ord + Clone + 'static, S: Ord + Clone + 'static> Associations<K, S> {
         });
         let task = tokio::task::spawn_local(async move {
             carry(&far_ends, &own, route, sharing).await;
-            forget(&table, &key, &own);
+            if let Some(table) = table.upgrade() {
+                table.borrow_mut().forget(&key, &own);
+            }
         });
         // Not set before: the association is new.
         let _ = association.task.set(task.abort_handle());
-    }
-
-    /// Ends the longest silent flow where there are too many.
-    fn make_room(&self) {
-        let mut table = self.table.borrow_mut();
-        if table.len() < MAX_FLOWS {
-            return;
-        }
-        let oldest = table
-            .iter()
-            .min_by_key(|(_, association)| association.last_used_at.get());
-        if let Some(key) = oldest.map(|(key, _)| key.clone())
-            && let Some(association) = table.remove(&key)
-        {
-            association.end();
-        }
     }
 }
 
 impl<K, S> Drop for Associations<K, S> {
     fn drop(&mut self) {
-        self.table
-            .borrow()
-            .values()
-            .for_each(|association| association.end());
+        let table = self.table.borrow();
+        table.flows().for_each(|association| association.end());
     }
 }
 
 impl Association {
-    fn new(first: &[u8], deliver: Deliver, label: Option<Label>) -> Self {
+    fn new(first: &[u8], deliver: Deliver, label: Option<Label>, holder: Option<Holder>) -> Self {
         Self {
+            holder,
             way: RefCell::new(CarriedBy::Opening),
             deliver,
             label,
@@ -467,19 +457,6 @@ async fn plainly(
             // ICMP errors surface here, as they would at the program.
             Err(error) if error.kind() == ErrorKind::ConnectionRefused => association.on_refused(),
             Err(error) => return Err(error.into()),
-        }
-    }
-}
-
-/// The key may stand for a newer flow by now.
-fn forget<K: Ord>(table: &Weak<RefCell<Table<K>>>, key: &K, association: &Rc<Association>) {
-    if let Some(table) = table.upgrade() {
-        let mut table = table.borrow_mut();
-        if table
-            .get(key)
-            .is_some_and(|current| Rc::ptr_eq(current, association))
-        {
-            table.remove(key);
         }
     }
 }

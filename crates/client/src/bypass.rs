@@ -5,6 +5,7 @@
 //! Whether a connection goes plainly is `opening`'s and `associations`' affair.
 
 use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
 use std::rc::Rc;
 
 use std::time::Instant;
@@ -43,6 +44,19 @@ impl Bypass {
             tracing::warn!(
                 "{why}; {target} goes without the relay, and so does what follows while this \
                  lasts (`tabane status` counts it)"
+            );
+        }
+    }
+
+    /// The same of a connection of the host at `source`, which has its part of the session.
+    pub(crate) fn report_host(&self, source: Option<SocketAddr>) {
+        const WHY: &str = "a host of the LAN has as many connections as are left to all others";
+        if self.meet(WHY.to_owned(), Instant::now()) {
+            let source = source.map(|it| it.ip().to_canonical());
+            tracing::warn!(
+                ?source,
+                "{WHY}; its next ones go without the relay while this lasts (`tabane status` \
+                 counts them)"
             );
         }
     }

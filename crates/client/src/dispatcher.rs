@@ -282,6 +282,7 @@ impl Dispatcher {
                         route: self.route_datagram(original, question, payload),
                         deliver: self.listen(original.dest, question, payload, deliver),
                         socket: is_shared.then(|| (flow.socket, stranger())),
+                        holder: None,
                     }
                 });
             });

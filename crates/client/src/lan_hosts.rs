@@ -6,15 +6,19 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::rc::Rc;
 
 use tabane_control::LanHost;
 use tabane_policy::{HardwareAddress, Sender};
-use tabane_tunnel::{Label, Tally};
+use tabane_tunnel::{Counted, Headcount, Label, Tally};
 
 /// Hosts that are counted one by one: a large network's, and more than anybody reads.
 const MAX_HOSTS: usize = 512;
+
+/// Connections of all hosts through sessions at a time, of which one alone has half: a session has
+/// 4,096 streams, and up to 1,024 flows of datagrams and this machine's own programs want some.
+const MAX_CONNECTIONS: usize = 3_072;
 
 /// The hosts. Copies are the same.
 #[derive(Debug, Clone, Default)]
@@ -35,6 +39,50 @@ struct Host {
     tally: Tally,
     connections: u64,
     last: u64,
+}
+
+/// Whose part of what hosts share something counts in: a host's, whatever addresses it has, where
+/// its card is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Holder {
+    Card(HardwareAddress),
+    /// All hosts whose cards are not known, where those of others are: they are behind a router, or
+    /// are none. Whoever makes addresses up has no more parts for it.
+    Strangers,
+    /// Where no cards are known: an address, of IPv6 all that a host may give itself (a /64).
+    Address(IpAddr),
+}
+
+impl Holder {
+    pub(crate) fn of(sender: Sender, knows_cards: bool) -> Self {
+        match (sender.hardware, sender.address) {
+            (Some(card), _) => Self::Card(card),
+            (None, Some(address)) if !knows_cards => Self::Address(match address.to_canonical() {
+                IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() >> 64 << 64).into(),
+                ip @ IpAddr::V4(_) => ip,
+            }),
+            (None, _) => Self::Strangers,
+        }
+    }
+}
+
+/// A holder's part of the streams that hosts have for connections.
+#[derive(Debug, Clone)]
+pub(crate) struct Part {
+    all: Headcount<Holder>,
+    of: Holder,
+}
+
+impl Part {
+    pub(crate) fn of(all: &Headcount<Holder>, of: Holder) -> Self {
+        let all = all.clone();
+        Self { all, of }
+    }
+
+    /// A place for one more connection, if the holder has fewer than are left to all others.
+    pub(crate) fn take(&self) -> Option<Counted<Holder>> {
+        self.all.count_among(self.of, MAX_CONNECTIONS)
+    }
 }
 
 impl LanHosts {
@@ -151,5 +199,39 @@ mod tests {
         hosts.on_begin(unknown, None);
         let address = host(1).address.unwrap();
         assert_eq!(hosts.hardware_of(address), host(1).hardware);
+    }
+
+    #[test]
+    fn a_host_is_its_card_and_addresses_that_are_made_up_are_one() {
+        let at = |address: &str, card: Option<u8>| Sender {
+            address: Some(address.parse().unwrap()),
+            hardware: card.map(|n| HardwareAddress([2, 0, 0, 0, 0, n])),
+        };
+        let holder = |address, card| Holder::of(at(address, card), true);
+        let first = holder("10.0.0.1", Some(1));
+        assert_eq!(first, holder("2001:db8::1", Some(1)));
+        assert_ne!(first, holder("10.0.0.2", Some(2)));
+        assert_ne!(first, holder("10.0.0.1", None));
+        assert_eq!(holder("10.0.0.8", None), holder("2001:db8::9", None));
+
+        let address = |address| Holder::of(at(address, None), false);
+        assert_ne!(address("10.0.0.1"), address("10.0.0.2"));
+        assert_eq!(address("2001:db8::1"), address("2001:db8::2"));
+        assert_ne!(address("2001:db8::1"), address("2001:db8:0:1::1"));
+    }
+
+    #[test]
+    fn one_host_leaves_as_many_connections_to_all_others_as_it_has() {
+        let all = Headcount::default();
+        let holder = |n| Holder::of(host(n), true);
+        let take = |n| {
+            let part = Part::of(&all, holder(n));
+            std::iter::from_fn(|| part.take()).collect::<Vec<_>>()
+        };
+        let busy = take(1);
+        assert_eq!(busy.len(), MAX_CONNECTIONS / 2);
+        assert!(Part::of(&all, holder(2)).take().is_some());
+        drop(busy);
+        assert!(Part::of(&all, holder(1)).take().is_some());
     }
 }

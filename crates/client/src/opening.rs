@@ -7,16 +7,18 @@ use std::io;
 
 use crate::proxy::Refusal;
 use tabane_linux::abortive::AbortiveStream;
-use tabane_tunnel::{OpenError, Silence, Status, Target, TcpFlow};
+use tabane_tunnel::{Counted, OpenError, Silence, Status, Target, TcpFlow};
 
 use crate::far_ends::FarEnds;
+use crate::lan_hosts::{Holder, Part};
 use crate::plain::{self, Far};
 use crate::route::Route;
 use crate::via::Via;
 
 /// The far half of a connection: the destination has said yes.
 pub(crate) enum Opened {
-    Session(TcpFlow),
+    /// With its place among those of a host behind this machine, where it is for one.
+    Session(TcpFlow, Option<Counted<Holder>>),
     Plain(Far),
 }
 
@@ -24,9 +26,10 @@ impl Opened {
     /// Carries `program`, of which `early` has been read, until both directions have ended.
     pub(crate) async fn carry(self, program: AbortiveStream, early: Vec<u8>, target: &Target) {
         match self {
-            Self::Session(flow) => {
+            Self::Session(flow, place) => {
                 let carried = flow.carry_after(&early, program).await;
                 tracing::debug!(%target, ?carried, "connection over");
+                drop(place);
             }
             Self::Plain(far) => {
                 if let Err(error) = far.carry(program, early).await {
@@ -45,12 +48,19 @@ pub(crate) async fn open(
 ) -> Result<Opened, Refusal> {
     let Route { target, label, .. } = route;
     let peer = route.peer(far_ends).await;
+    let part = route.part.as_ref().filter(|_| !route.stays_here);
+    let mut place = part.and_then(Part::take);
+    let is_beyond_part = part.is_some() && place.is_none();
+    if is_beyond_part {
+        far_ends.bypass().report_host(route.source);
+    }
     let mut said = None;
     let mut last = None;
     // A name has a plain way as well: `plain` looks it up.
     while let Some(via) = route.known(far_ends, peer.is_some(), true).next(last) {
         last = Some(via);
         let (client, target, silence) = match (via, &peer, far_ends.relay()) {
+            (Via::Peer | Via::Relay, ..) if is_beyond_part => continue,
             (Via::Peer, Some((peer, own)), _) => {
                 (peer.labelled(label.clone()), own, Silence::GivesBack)
             }
@@ -69,7 +79,7 @@ pub(crate) async fn open(
             },
         };
         match client.open_tcp(target.clone(), silence).await {
-            Ok(flow) => return Ok(Opened::Session(flow)),
+            Ok(flow) => return Ok(Opened::Session(flow, place.take())),
             // Nobody else leads there, and a relay that knows of no such site just now says so of a
             // private address.
             Err(error) if route.is_to_site(far_ends) => {

@@ -183,6 +183,7 @@ async fn serve(
                         route,
                         deliver: dispatcher.listen(flow.dest, question, payload, Box::new(deliver)),
                         socket: Some((flow.app, Box::new(stranger))),
+                        holder: None,
                     }
                 })
             }

@@ -279,6 +279,7 @@ async fn serve_udp(request: UdpRequest, far_ends: &FarEnds, rules: &RuleBook) {
                     }
                 }),
                 socket: Some(((), Box::new(stranger))),
+                holder: None,
             }
         });
     }

@@ -6,6 +6,7 @@ use tabane_policy::OnFailure;
 use tabane_tunnel::{Client, Label, Silence, Target};
 
 use crate::far_ends::FarEnds;
+use crate::lan_hosts::Part;
 use crate::rule_book::SplitTunnel;
 use crate::sites::Whose;
 use crate::via::Known;
@@ -27,6 +28,8 @@ pub(crate) struct Route {
     pub label: Option<Label>,
     /// The host behind this machine that it is for.
     pub source: Option<SocketAddr>,
+    /// Its part of what all such hosts have, where it is a connection.
+    pub part: Option<Part>,
 }
 
 impl Route {
@@ -115,6 +118,7 @@ impl From<Target> for Route {
             fails_closed: false,
             label: None,
             source: None,
+            part: None,
         }
     }
 }

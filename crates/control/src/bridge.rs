@@ -16,16 +16,17 @@ use http_body_util::{Either, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
-use hyper::{Method, Request, Response, StatusCode};
+use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
-use tokio::sync::Semaphore;
+use tokio::task::yield_now;
 
 use crate::dashboard;
 use crate::directory::Directory;
 use crate::door::{self, Door};
 use crate::peer;
-use crate::server::{self, MAX_CONNECTIONS, ServeError};
+use crate::places::Places;
+use crate::server::{self, ServeError};
 
 type Answer = Response<Either<Full<Bytes>, Incoming>>;
 
@@ -78,15 +79,18 @@ impl Bridge {
     /// The event loop takes no more sockets.
     pub async fn serve(self) -> io::Result<()> {
         let listener = tokio::net::TcpListener::from_std(self.listener)?;
-        let places = Rc::new(Semaphore::new(MAX_CONNECTIONS));
+        let places = Rc::new(Places::default());
         let inner = Rc::new(self.inner);
         loop {
             let stream = server::accept_tcp(&listener).await;
-            let inner = inner.clone();
-            server::attend(stream, &places, move |request| {
+            let (door, inner) = (inner.clone(), inner.clone());
+            let admits = Box::new(move |headers: &HeaderMap| door.door.admits(headers));
+            server::attend(stream, &places, Some(admits), move |request| {
                 let inner = inner.clone();
                 async move { inner.answer(request).await }
             });
+            // As at an instance's own door.
+            yield_now().await;
         }
     }
 }

@@ -7,10 +7,12 @@
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use thiserror::Error;
 
 use crate::peer;
@@ -306,15 +308,16 @@ fn answering(directory: &Path) -> Vec<Running> {
     entries.filter_map(|entry| of(entry.ok()?.path())).collect()
 }
 
-/// Whether somebody listens. A full queue is somebody, too.
+/// Whether somebody listens. A full queue is somebody, too, and is not waited for: whoever takes no
+/// connection would have us wait for ever.
 fn is_alive(socket: &Path) -> bool {
-    match UnixStream::connect(socket) {
-        Ok(_) => true,
-        Err(error) => !matches!(
-            error.kind(),
-            io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound
-        ),
-    }
+    let knock = || {
+        let at = SocketAddrUnix::new(socket)?;
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let own = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        connect(&own, &at)
+    };
+    !matches!(knock(), Err(Errno::CONNREFUSED | Errno::NOENT))
 }
 
 fn check(name: &str) -> Result<(), DirectoryError> {
@@ -345,6 +348,7 @@ fn io_error(path: &Path) -> impl FnOnce(io::Error) -> DirectoryError + '_ {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::UnixStream;
     use std::sync::atomic::{AtomicU32, Ordering};
 
     use super::*;
@@ -394,6 +398,24 @@ mod tests {
         drop(listener);
         let _ours = directory.bind("run-2", Naming::Exclusive).unwrap();
         assert!(!dead.socket.exists() && !directory.token_file("run-1").exists());
+    }
+
+    /// Anybody whose directory is looked into, the relay's service's too, may have such a socket.
+    #[test]
+    fn who_takes_no_connection_is_not_waited_for() {
+        let scratch = Scratch::new();
+        let directory = scratch.0.clone();
+        let (_listener, ours) = directory.bind("run-1", Naming::Exclusive).unwrap();
+        let socket = directory.socket("relay-1");
+        let stuck = UnixListener::bind(&socket).unwrap();
+        rustix::net::listen(&stuck, 0).unwrap();
+        let _waits = UnixStream::connect(&socket).unwrap();
+        let (tell, told) = std::sync::mpsc::channel();
+        std::thread::spawn(move || tell.send(directory.running()));
+        let running = told.recv_timeout(std::time::Duration::from_secs(5));
+        let running = running.expect("it waits until the connection is taken");
+        assert_eq!(running[0].name, "relay-1");
+        assert_eq!(running[1..], [ours]);
     }
 
     #[test]

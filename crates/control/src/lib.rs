@@ -26,6 +26,7 @@ mod gateway;
 mod metrics;
 mod patient;
 mod peer;
+mod places;
 mod policy_file;
 mod problems;
 mod process;

@@ -28,7 +28,7 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, Either, Full, Limited};
 use hyper::body::{Body, Frame, Incoming};
 use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
-use hyper::{Method, Request, Response, StatusCode};
+use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::{Mutex, mpsc, oneshot, watch};
@@ -189,9 +189,9 @@ impl Routes {
         {
             return file.map(Either::Left);
         }
-        let answered = match self.admit(&request, is_trusted) {
-            Ok(()) => self.route(request, is_trusted).await,
-            Err(refusal) => Err(refusal),
+        let answered = match is_trusted || self.admits(request.headers()) {
+            true => self.route(request, is_trusted).await,
+            false => Err(Refusal(StatusCode::UNAUTHORIZED, door::ASK.to_owned())),
         };
         answered.unwrap_or_else(|Refusal(status, text)| {
             let mut answer = json(&serde_json::json!({ "error": text }));
@@ -204,12 +204,10 @@ impl Routes {
         })
     }
 
-    fn admit(&self, request: &Request<Incoming>, is_trusted: bool) -> Result<(), Refusal> {
+    /// Whether a request has shown the token.
+    pub(crate) fn admits(&self, headers: &HeaderMap) -> bool {
         let door = self.door.as_ref();
-        if is_trusted || door.is_some_and(|door| door.admits(request.headers())) {
-            return Ok(());
-        }
-        Err(Refusal(StatusCode::UNAUTHORIZED, door::ASK.to_owned()))
+        door.is_some_and(|door| door.admits(headers))
     }
 
     async fn route(&self, request: Request<Incoming>, is_trusted: bool) -> Result<Answer, Refusal> {

@@ -19,24 +19,22 @@ use std::time::Duration;
 use hyper::body::{Body, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper::{Request, Response};
+use hyper::{HeaderMap, Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use thiserror::Error as ThisError;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::{Semaphore, mpsc, oneshot, watch};
-use tokio::task::LocalSet;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::{LocalSet, spawn_local, yield_now};
 
 use crate::command::{Command, Pace};
 use crate::directory::{Directory, DirectoryError, Naming, Running};
 use crate::patient::Patient;
 use crate::peer;
+use crate::places::Places;
 use crate::policy_file::PolicyFile;
 use crate::routes::{self, Routes};
 use crate::state::State;
 
-/// Connections at once by each door, since anybody on this machine may knock at the HTTP one;
-/// further ones are closed. A person's tools need a handful.
-pub(crate) const MAX_CONNECTIONS: usize = 32;
 /// How long a client may take for the head of a request.
 const HEAD_WAIT: Duration = Duration::from_secs(5);
 /// The most a head may have.
@@ -238,8 +236,8 @@ async fn serve(
     let unix = tokio::net::UnixListener::from_std(unix)?;
     let tcp = tcp.map(tokio::net::TcpListener::from_std).transpose()?;
     let routes = Rc::new(routes);
-    let [unix_places, tcp_places] = [(); 2].map(|()| Rc::new(Semaphore::new(MAX_CONNECTIONS)));
-    tokio::task::spawn_local(routes.clone().follow());
+    let [unix_places, tcp_places] = [(); 2].map(|()| Rc::new(Places::default()));
+    spawn_local(routes.clone().follow());
     tokio::select! {
         () = serve_unix(&unix, &routes, &unix_places) => {}
         () = serve_tcp(tcp.as_ref(), &routes, &tcp_places) => {}
@@ -248,16 +246,12 @@ async fn serve(
     Ok(())
 }
 
-async fn serve_unix(
-    listener: &tokio::net::UnixListener,
-    routes: &Rc<Routes>,
-    places: &Rc<Semaphore>,
-) {
+async fn serve_unix(listener: &tokio::net::UnixListener, routes: &Rc<Routes>, places: &Rc<Places>) {
     loop {
         match listener.accept().await {
             Ok((stream, _)) => match stream.peer_cred() {
                 Ok(peer) if peer::is_same_or_root(peer.uid()) => {
-                    attend(stream, places, answers(routes, true));
+                    attend(stream, places, None, answers(routes, true));
                 }
                 Ok(peer) => tracing::warn!(uid = peer.uid(), "a stranger at the control socket"),
                 Err(error) => tracing::warn!(%error, "nobody knows who is at the control socket"),
@@ -270,14 +264,18 @@ async fn serve_unix(
 async fn serve_tcp(
     listener: Option<&tokio::net::TcpListener>,
     routes: &Rc<Routes>,
-    places: &Rc<Semaphore>,
+    places: &Rc<Places>,
 ) {
     let Some(listener) = listener else {
         return std::future::pending().await;
     };
     loop {
         let stream = accept_tcp(listener).await;
-        attend(stream, places, answers(routes, false));
+        let door = routes.clone();
+        let admits = Box::new(move |headers: &HeaderMap| door.admits(headers));
+        attend(stream, places, Some(admits), answers(routes, false));
+        // Who asks at once is heard before others take its place.
+        yield_now().await;
     }
 }
 
@@ -309,8 +307,12 @@ async fn pause(error: &io::Error) {
     tokio::time::sleep(ACCEPT_PAUSE).await;
 }
 
-/// Serves one connection in a task of its own, within the limits.
-pub(crate) fn attend<S, H, F, B>(stream: S, places: &Rc<Semaphore>, answer: H)
+/// Whether the head of a request shows what has to be shown.
+pub(crate) type Admits = Box<dyn Fn(&HeaderMap) -> bool>;
+
+/// Serves one connection in a task of its own, within the limits. Where there is something to show
+/// (`admits`), its place may be taken away until that was shown.
+pub(crate) fn attend<S, H, F, B>(stream: S, places: &Rc<Places>, admits: Option<Admits>, answer: H)
 where
     S: AsyncRead + AsyncWrite + Unpin + 'static,
     H: Fn(Request<Incoming>) -> F + 'static,
@@ -318,23 +320,24 @@ where
     B: Body + 'static,
     B::Error: Into<Box<dyn Error + Send + Sync>>,
 {
-    let places = places.clone();
-    tokio::task::spawn_local(async move {
-        let Ok(_place) = places.try_acquire() else {
-            tracing::warn!("more than {MAX_CONNECTIONS} control connections: one is closed");
-            return;
+    places.enter(admits.is_none(), |place| {
+        let serving = async move {
+            let service = service_fn(move |request: Request<Incoming>| {
+                if admits.as_ref().is_some_and(|it| it(request.headers())) {
+                    place.on_known();
+                }
+                let answer = answer(request);
+                async move { Ok::<_, Infallible>(answer.await) }
+            });
+            let served = http1::Builder::new()
+                .timer(TokioTimer::new())
+                .header_read_timeout(HEAD_WAIT)
+                .max_buf_size(MAX_HEAD_BYTES)
+                .serve_connection(TokioIo::new(stream), service);
+            if let Err(error) = served.await {
+                tracing::debug!(%error, "a control connection");
+            }
         };
-        let service = service_fn(move |request| {
-            let answer = answer(request);
-            async move { Ok::<_, Infallible>(answer.await) }
-        });
-        let served = http1::Builder::new()
-            .timer(TokioTimer::new())
-            .header_read_timeout(HEAD_WAIT)
-            .max_buf_size(MAX_HEAD_BYTES)
-            .serve_connection(TokioIo::new(stream), service);
-        if let Err(error) = served.await {
-            tracing::debug!(%error, "a control connection");
-        }
+        spawn_local(serving).abort_handle()
     });
 }

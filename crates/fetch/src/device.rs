@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -48,6 +49,7 @@ pub struct DeviceWay {
     spares_own: bool,
     /// Whether an address may be connected to.
     is_allowed: Allowed,
+    find: Finder,
     /// What was sent may stay unacknowledged for so long.
     unheard_time: Duration,
     /// Whether connections on which nothing passes are asked for a sign of life.
@@ -78,6 +80,20 @@ impl fmt::Debug for Allowed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let word = if self.0.is_some() { "some" } else { "all" };
         write!(f, "Allowed({word})")
+    }
+}
+
+/// What looks names up; `None`: the system, on a thread of this one's.
+#[derive(Clone)]
+struct Finder(Option<Rc<dyn Fn(String) -> Found>>);
+
+/// The addresses of a name, once they are known.
+type Found = Pin<Box<dyn Future<Output = io::Result<Vec<SocketAddr>>>>>;
+
+impl fmt::Debug for Finder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let word = if self.0.is_some() { "other" } else { "system" };
+        write!(f, "Finder({word})")
     }
 }
 
@@ -151,6 +167,7 @@ impl DeviceWay {
             })),
             spares_own: false,
             is_allowed: Allowed(None),
+            find: Finder(None),
             unheard_time: UNHEARD_TIME,
             is_near: false,
             names: Rc::default(),
@@ -162,6 +179,19 @@ impl DeviceWay {
     pub fn only(self, is_allowed: impl Fn(IpAddr) -> bool + 'static) -> Self {
         Self {
             is_allowed: Allowed(Some(Rc::new(is_allowed))),
+            ..self
+        }
+    }
+
+    /// Has `find` look names up, with port 0. What is remembered is the same for all copies.
+    #[must_use]
+    pub fn found_by<F>(self, find: impl Fn(String) -> F + 'static) -> Self
+    where
+        F: Future<Output = io::Result<Vec<SocketAddr>>> + 'static,
+    {
+        let find = move |name| Box::pin(find(name)) as Found;
+        Self {
+            find: Finder(Some(Rc::new(find))),
             ..self
         }
     }
@@ -188,7 +218,10 @@ impl DeviceWay {
             return Ok(known.addresses.clone());
         }
         // Port 0: only the addresses are asked for.
-        let found = lookup_host((host, 0)).await;
+        let found = match &self.find.0 {
+            Some(find) => find(host.to_owned()).await,
+            None => lookup_host((host, 0)).await.map(Iterator::collect),
+        };
         let found = found.map_err(|source| WayError::Name {
             host: host.to_owned(),
             source,

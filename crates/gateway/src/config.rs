@@ -31,11 +31,14 @@ pub struct Config {
     pub untouched: Vec<u16>,
     /// Copies kept for one flow; what is on its way to the mobile host never exceeds this.
     pub copies_per_flow: Bytes,
-    /// Copies kept in all. Beyond it segments go on without copies, and are not acknowledged early.
+    /// Copies kept in all, of which one mobile host has no more than are left to all others. Beyond
+    /// it segments go on without copies, and are not acknowledged early.
     pub copies_total: Bytes,
-    /// Flows that are known at a time; further ones pass untouched.
+    /// Flows that are known at a time; one mobile host has no more than are left to all others.
+    /// Further ones pass untouched.
     pub max_flows: usize,
-    /// Flows whose handshake is not done; the oldest is forgotten for a new one.
+    /// Flows whose handshake is not done; the oldest of the mobile host that has most is forgotten
+    /// for a new one.
     pub max_opening: usize,
     /// How long a mobile host to which bytes are owed may keep silent before both ends are reset.
     pub give_up: Duration,

@@ -14,7 +14,6 @@ mod upstream;
 mod voice;
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
 
 use tabane_base::{Duration, Instant};
 
@@ -22,6 +21,7 @@ use crate::allowance::Allowance;
 use crate::config::Config;
 use crate::copies::Copies;
 use crate::counters::{Bypass, Counters};
+use crate::key::Key;
 use crate::meter::Meter;
 use crate::opening::Agreed;
 use crate::packet::Packet;
@@ -37,27 +37,6 @@ use crate::{Side, Transmit};
 const HOLD: Duration = Duration::from_millis(40);
 /// How long a flow is remembered after its end, for what is still on its way.
 const LINGER: Duration = Duration::from_secs(10);
-
-/// The two ends of a flow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Key {
-    /// The end behind the radio link.
-    pub mobile: SocketAddr,
-    /// The other.
-    pub server: SocketAddr,
-}
-
-impl Key {
-    /// Of a packet that came `from` there.
-    pub(crate) fn of(packet: &Packet<'_>, from: Side) -> Self {
-        let (source, destination) = (packet.source(), packet.destination());
-        let (mobile, server) = match from {
-            Side::Radio => (source, destination),
-            Side::Wired => (destination, source),
-        };
-        Self { mobile, server }
-    }
-}
 
 /// What the gateway does with a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,7 +55,7 @@ pub(crate) struct Surroundings<'a> {
     pub(crate) now: Instant,
     pub(crate) config: &'a Config,
     pub(crate) counters: &'a mut Counters,
-    /// Bytes of copies that may be added in all flows.
+    /// Bytes of copies that may be added for its host.
     pub(crate) room: usize,
     pub(crate) out: &'a mut VecDeque<Transmit>,
 }

@@ -11,7 +11,9 @@ use tabane_base::{Duration, Instant};
 
 use crate::config::{Config, Mode};
 use crate::counters::{Bypass, Counters};
-use crate::flow::{Fate, Flow, Key, Stance, Surroundings};
+use crate::flow::{Fate, Flow, Stance, Surroundings};
+use crate::hosts::{Held, Hosts};
+use crate::key::Key;
 use crate::meter::Figures;
 use crate::opening::{Opening, Step};
 use crate::orphan::Orphan;
@@ -40,14 +42,11 @@ const ENDED_KEPT: usize = 32;
 pub struct Gateway {
     config: Config,
     flows: BTreeMap<Key, Entry>,
-    /// Keys of handshakes, the oldest first; those that are done or gone are skipped.
-    openings: VecDeque<(Instant, Key)>,
-    opening_count: usize,
+    hosts: Hosts,
     /// When to look at which flow again: each entry's `wakes_at`.
     timers: BTreeSet<(Instant, Key)>,
     /// Of all flows together, kept as they change.
     flow_count: usize,
-    held: usize,
     owed: u64,
     /// Those that have ended with them.
     figures: Figures,
@@ -66,8 +65,9 @@ struct Entry {
 
 #[derive(Debug)]
 enum State {
-    Opening(Box<Opening>),
-    Flow(Box<Flow>),
+    /// With the number by which it is known to [`Hosts`].
+    Opening(Box<Opening>, u64),
+    Flow(Box<Flow>, Held),
     Passing {
         seen_at: Instant,
         /// Where one before us may owe it bytes.
@@ -82,11 +82,9 @@ impl Gateway {
         Self {
             config,
             flows: BTreeMap::new(),
-            openings: VecDeque::new(),
-            opening_count: 0,
+            hosts: Hosts::default(),
             timers: BTreeSet::new(),
             flow_count: 0,
-            held: 0,
             owed: 0,
             figures: Figures::default(),
             counters: Counters::default(),
@@ -160,15 +158,15 @@ impl Gateway {
                 self.on_passing(now, key, from, packet);
                 Verdict::Accept
             }
-            Some(State::Opening(opening)) => {
+            Some(State::Opening(opening, _)) => {
                 let step = opening.handle(now, from, packet);
                 self.on_step(now, key, from, packet, step, custody)
             }
-            Some(State::Flow(flow)) if is_new && flow.is_over() => {
+            Some(State::Flow(flow, _)) if is_new && flow.is_over() => {
                 self.remove(key);
                 self.on_unknown(now, key, from, packet)
             }
-            Some(State::Flow(_)) => self.with_flow(now, key, |flow, around| match from {
+            Some(State::Flow(..)) => self.with_flow(now, key, |flow, around| match from {
                 Side::Wired => flow.handle_server(around, packet, custody),
                 Side::Radio => flow.handle_mobile(around, packet),
             }),
@@ -186,9 +184,8 @@ impl Gateway {
             Ok(opening) => {
                 self.make_room_for_an_opening();
                 if self.has_room(key) {
-                    self.put(key, State::Opening(Box::new(opening)));
-                    self.openings.push_back((now, key));
-                    self.opening_count += 1;
+                    let number = self.hosts.on_opening(key);
+                    self.put(key, State::Opening(Box::new(opening), number));
                 } else {
                     self.counters.bypass(Bypass::TableFull);
                 }
@@ -245,7 +242,6 @@ impl Gateway {
             }
             Step::Open(agreed) => {
                 self.counters.opened += 1;
-                self.opening_count -= 1;
                 let allowed = self.config.allows(key.mobile, key.server);
                 let stance = match self.config.mode {
                     Mode::Assist if allowed && !self.draining => Stance::Assisting,
@@ -255,7 +251,8 @@ impl Gateway {
                     self.counters.bypass(Bypass::Excluded);
                 }
                 let flow = Flow::new(now, key, *agreed, stance, &self.config);
-                self.put(key, State::Flow(Box::new(flow)));
+                let held = self.hosts.held_of(key.mobile.ip());
+                self.put(key, State::Flow(Box::new(flow), held));
                 self.flow_count += 1;
                 self.with_flow(now, key, |flow, around| match from {
                     Side::Wired => flow.handle_server(around, packet, custody),
@@ -275,7 +272,8 @@ impl Gateway {
         key: Key,
         call: impl FnOnce(&mut Flow, &mut Surroundings<'_>) -> T,
     ) -> T {
-        let Some(State::Flow(flow)) = self.flows.get_mut(&key).map(|entry| &mut entry.state) else {
+        let entry = self.flows.get_mut(&key).map(|entry| &mut entry.state);
+        let Some(State::Flow(flow, own)) = entry else {
             return T::default();
         };
         let (held, owed, bypass) = (flow.held(), flow.owed(), flow.bypass());
@@ -285,11 +283,11 @@ impl Gateway {
             now,
             config: &self.config,
             counters: &mut self.counters,
-            room: most.saturating_sub(self.held),
+            room: self.hosts.room(own, most),
             out: &mut self.out,
         };
         let result = call(flow, &mut around);
-        self.held = self.held + flow.held() - held;
+        self.hosts.on_held(own, held, flow.held());
         self.owed = self.owed + u64::from(flow.owed()) - u64::from(owed);
         self.figures += flow.meter().figures - figures;
         if let Some(why) = flow.bypass().filter(|_| bypass.is_none()) {
@@ -299,22 +297,24 @@ impl Gateway {
     }
 
     fn has_room(&self, key: Key) -> bool {
-        self.flows.len() < self.config.max_flows || self.flows.contains_key(&key)
+        let most = self.config.max_flows;
+        self.hosts.admits(key.mobile.ip(), most) || self.flows.contains_key(&key)
     }
 
     fn put(&mut self, key: Key, state: State) {
-        let wakes_at = self
-            .flows
-            .get(&key)
-            .map_or(Instant::NEVER, |entry| entry.wakes_at);
-        self.flows.insert(key, Entry { state, wakes_at });
+        let Some(entry) = self.flows.get_mut(&key) else {
+            self.hosts.on_entry(key.mobile.ip());
+            let wakes_at = Instant::NEVER;
+            self.flows.insert(key, Entry { state, wakes_at });
+            return;
+        };
+        if let State::Opening(_, number) = std::mem::replace(&mut entry.state, state) {
+            self.hosts.on_opening_gone(key, number);
+        }
     }
 
     fn leave_alone(&mut self, now: Instant, key: Key, why: Bypass) {
         self.counters.bypass(why);
-        if let Some(State::Opening(_)) = self.flows.get(&key).map(|entry| &entry.state) {
-            self.opening_count -= 1;
-        }
         if self.has_room(key) {
             let may_be_owed = why == Bypass::MidFlow && self.config.mode == Mode::Assist;
             let orphan = may_be_owed.then(Box::default);
@@ -329,40 +329,28 @@ impl Gateway {
         };
         self.timers.remove(&(entry.wakes_at, key));
         match entry.state {
-            State::Flow(flow) => {
+            State::Flow(flow, own) => {
                 self.flow_count -= 1;
-                self.held -= flow.held();
+                self.hosts.on_held(&own, flow.held(), 0);
                 self.owed -= u64::from(flow.owed());
                 if self.ended.len() == ENDED_KEPT {
                     self.ended.pop_front();
                 }
                 self.ended.push_back(FlowSnapshot::of(&flow));
             }
-            State::Opening(_) => self.opening_count -= 1,
+            State::Opening(_, number) => self.hosts.on_opening_gone(key, number),
             State::Passing { .. } => {}
         }
+        self.hosts.on_entry_gone(key.mobile.ip());
     }
 
     /// A flood of SYNs takes the places of other SYNs, and of nothing else.
     fn make_room_for_an_opening(&mut self) {
-        while self.opening_count >= self.config.max_opening
-            && let Some((_, key)) = self.openings.pop_front()
+        while self.hosts.opening() >= self.config.max_opening
+            && let Some(key) = self.hosts.displaced()
         {
-            if let Some(State::Opening(_)) = self.flows.get(&key).map(|entry| &entry.state) {
-                self.counters.openings_forgotten += 1;
-                self.remove(key);
-            }
-        }
-        // Those that are done leave their keys behind.
-        if self.openings.len() > 2 * self.config.max_opening {
-            let flows = &self.flows;
-            let is_opening = |key: &Key| {
-                matches!(
-                    flows.get(key).map(|entry| &entry.state),
-                    Some(State::Opening(_))
-                )
-            };
-            self.openings.retain(|(_, key)| is_opening(key));
+            self.counters.openings_forgotten += 1;
+            self.remove(key);
         }
     }
 
@@ -372,12 +360,12 @@ impl Gateway {
             return;
         };
         let due = match &entry.state {
-            State::Opening(_) => now + OPENING_MAX,
+            State::Opening(..) => now + OPENING_MAX,
             State::Passing { seen_at, orphan } => match orphan {
                 Some(orphan) => orphan.poll_timeout().min(*seen_at + ORPHAN_KEPT),
                 None => *seen_at + PASSING_KEPT,
             },
-            State::Flow(flow) => flow.poll_timeout(&self.config),
+            State::Flow(flow, _) => flow.poll_timeout(&self.config),
         };
         // A later time is found out when the earlier one comes.
         if due < entry.wakes_at {
@@ -404,7 +392,7 @@ impl Gateway {
             };
             entry.wakes_at = Instant::NEVER;
             match &mut entry.state {
-                State::Opening(_) => {
+                State::Opening(..) => {
                     self.counters.openings_forgotten += 1;
                     self.remove(key);
                 }
@@ -417,8 +405,8 @@ impl Gateway {
                         self.out.extend(question.map(|it| it.packet(key)));
                     }
                 }
-                State::Flow(flow) if flow.poll_timeout(&self.config) > now => {}
-                State::Flow(_) => {
+                State::Flow(flow, _) if flow.poll_timeout(&self.config) > now => {}
+                State::Flow(..) => {
                     match self.with_flow(now, key, |flow, around| flow.handle_timeout(around)) {
                         Fate::Lives => {}
                         Fate::Forgotten => self.remove(key),
@@ -443,7 +431,7 @@ impl Gateway {
     pub fn drain(&mut self) {
         self.draining = true;
         for entry in self.flows.values_mut() {
-            if let State::Flow(flow) = &mut entry.state {
+            if let State::Flow(flow, _) = &mut entry.state {
                 flow.stop_assisting(None);
             }
         }
@@ -460,9 +448,9 @@ impl Gateway {
     pub fn snapshot(&self) -> Snapshot {
         Snapshot {
             counters: self.counters,
-            held: self.held as u64,
+            held: self.hosts.held() as u64,
             owed: self.owed,
-            opening: self.opening_count,
+            opening: self.hosts.opening(),
             flows: self.flow_count,
             ended: self.ended.iter().copied().collect(),
             figures: self.figures,
@@ -473,8 +461,8 @@ impl Gateway {
     /// [`survey`](Self::survey).
     pub fn flows(&self) -> impl Iterator<Item = FlowSnapshot> {
         self.flows.values().filter_map(|entry| match &entry.state {
-            State::Flow(flow) => Some(FlowSnapshot::of(flow)),
-            State::Opening(_) | State::Passing { .. } => None,
+            State::Flow(flow, _) => Some(FlowSnapshot::of(flow)),
+            State::Opening(..) | State::Passing { .. } => None,
         })
     }
 
@@ -484,7 +472,7 @@ impl Gateway {
         let mut entries = self.flows.range((from, Bound::Unbounded));
         for (key, entry) in entries.by_ref().take(most) {
             survey.after = Some(*key);
-            if let State::Flow(flow) = &entry.state {
+            if let State::Flow(flow, _) = &entry.state {
                 survey.handle(flow);
             }
         }
@@ -493,17 +481,4 @@ impl Gateway {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::copies::{Held, MAX_BARE_RANGES};
-
-    /// Ten thousand flows must not be a matter of memory: what a flow takes beside its copies.
-    #[test]
-    fn a_flow_takes_less_than_two_kilobytes() {
-        // A deque grows by doubling from a power of two; tree nodes are at least half full.
-        let ranges = MAX_BARE_RANGES.next_power_of_two() * size_of::<Held>();
-        let nodes = 2 * (size_of::<(Key, Entry)>() + size_of::<(Instant, Key)>());
-        let size = size_of::<Flow>() + ranges + nodes;
-        assert!(size <= 2_048, "{size}");
-    }
-}
+mod tests;

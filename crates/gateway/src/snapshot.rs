@@ -3,7 +3,8 @@
 use tabane_base::Duration;
 
 use crate::counters::{Bypass, Counters};
-use crate::flow::{Flow, Key, Stance};
+use crate::flow::{Flow, Stance};
+use crate::key::Key;
 use crate::meter::Figures;
 
 /// The gateway.

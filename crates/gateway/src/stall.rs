@@ -9,7 +9,7 @@
 
 use tabane_base::{Duration, Instant};
 
-use crate::flow::Key;
+use crate::key::Key;
 use crate::options::Blocks;
 use crate::packet::{Flags, Packet};
 use crate::segment::{Manner, Segment};

@@ -3,7 +3,8 @@
 
 use std::cmp::Reverse;
 
-use crate::flow::{Flow, Key};
+use crate::flow::Flow;
+use crate::key::Key;
 use crate::snapshot::FlowSnapshot;
 
 /// A walk through all flows; [`Gateway::survey`](crate::Gateway::survey) takes its steps.

@@ -24,6 +24,7 @@ pub mod hooks;
 pub mod interfaces;
 pub mod iptables;
 pub mod join;
+pub mod lookups;
 pub mod memory;
 pub mod mptcp;
 pub mod neighbours;

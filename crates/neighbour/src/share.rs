@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use tabane_base::{Destination, Host};
 use tabane_core::{Admitted, Identity, Lobby, PublicKey};
-use tabane_fetch::Way;
+use tabane_fetch::{DeviceWay, Way};
 use tabane_linux::RecvBatch;
+use tabane_linux::lookups::Lookups;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{AbortHandle, JoinSet};
@@ -57,7 +58,9 @@ pub struct Share {
     key: PublicKey,
     name: String,
     friends: Friends,
-    out: Rc<dyn Way>,
+    out: DeviceWay,
+    /// So that names that nobody answers for keep no other friend's waiting.
+    lookups: Rc<Lookups<PublicKey>>,
     ports: Vec<u16>,
     /// `None`: no datagrams are passed on.
     datagrams: Option<DatagramOut>,
@@ -79,7 +82,7 @@ impl Share {
         identity: &Identity,
         name: &str,
         friends: Friends,
-        out: Rc<dyn Way>,
+        out: DeviceWay,
         ports: &[u16],
         desk: Rc<dyn Desk>,
     ) -> Result<Self, rustls::Error> {
@@ -89,6 +92,7 @@ impl Share {
             name: name.to_owned(),
             friends,
             out,
+            lookups: Rc::default(),
             ports: ports.to_vec(),
             datagrams: None,
             batch: RefCell::default(),
@@ -186,7 +190,8 @@ impl Share {
         let refusal = match self.admit(key, to.as_ref()) {
             Ok((friend, to)) => {
                 let _held = Held::take(&friend.connections);
-                let far = timeout(CONNECT_TIME, self.out.connect(&host(&to.host), to.port)).await;
+                let way = self.way_of(key);
+                let far = timeout(CONNECT_TIME, way.connect(&host(&to.host), to.port)).await;
                 match far {
                     Ok(Ok(far)) => {
                         stream.write_all(b"HTTP/1.1 200 Connected\r\n\r\n").await?;
@@ -205,6 +210,15 @@ impl Share {
             Err(refusal) => refusal,
         };
         refuse(stream, refusal).await
+    }
+
+    /// The way out, by which names are looked up in this friend's part.
+    fn way_of(&self, key: PublicKey) -> DeviceWay {
+        let lookups = Rc::clone(&self.lookups);
+        self.out.clone().found_by(move |name| {
+            let lookups = Rc::clone(&lookups);
+            async move { lookups.find(key, &name, 0).await }
+        })
     }
 
     async fn forward(
@@ -318,5 +332,77 @@ fn host(host: &Host) -> String {
     match host {
         Host::Ip(address) => address.to_string(),
         Host::Name(name) => name.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Condvar, Mutex};
+
+    use tabane_fetch::WayError;
+
+    use super::*;
+
+    struct NoDesk;
+
+    impl Desk for NoDesk {
+        fn attempt(&self) -> Option<Code> {
+            None
+        }
+
+        fn paired(&self, _: &str, _: PublicKey) -> bool {
+            false
+        }
+    }
+
+    /// Names that nobody answers for, until the end.
+    type Tarpit = Arc<(Mutex<(usize, bool)>, Condvar)>;
+
+    fn resolve(tarpit: &Tarpit, name: &str) -> Vec<SocketAddr> {
+        if name.ends_with(".tarpit.example") {
+            let (state, is_over) = &**tarpit;
+            let mut state = state.lock().unwrap();
+            state.0 += 1;
+            drop(is_over.wait_while(state, |(_, is_over)| !*is_over).unwrap());
+        }
+        vec![([127, 0, 0, 1], 0).into()]
+    }
+
+    #[tokio::test]
+    async fn names_that_nobody_answers_for_keep_no_other_friend_waiting() {
+        let tarpit = Tarpit::default();
+        let asked = tarpit.clone();
+        let way = DeviceWay::unbound().only(|_| false);
+        let identity = Identity::from_seed([1; 32]);
+        let desk = Rc::new(NoDesk);
+        let share = Share::new(&identity, "desk", Friends::default(), way, &[80], desk);
+        let share = Share {
+            lookups: Rc::new(Lookups::by(move |name, _| Ok(resolve(&asked, name)))),
+            ..share.unwrap()
+        };
+        let all = async {
+            let [evil, other] = [1, 2].map(|n| share.way_of(PublicKey([n; 32])));
+            for n in 0..MAX_CONNECTIONS {
+                let evil = evil.clone();
+                tokio::task::spawn_local(async move {
+                    let name = format!("x{n}.tarpit.example");
+                    evil.connect(&name, 80).await.map(drop)
+                });
+            }
+            // As many as it gets.
+            let mut held = 0;
+            for _ in 0..10_000 {
+                tokio::task::yield_now().await;
+                held = tarpit.0.lock().unwrap().0;
+            }
+            assert!(held > 0 && held <= MAX_CONNECTIONS / 4, "{held}");
+            // Not allowed, which is known once the name is found.
+            let patience = Duration::from_secs(5);
+            let found = timeout(patience, other.connect("a.example", 80)).await;
+            assert!(matches!(found, Ok(Err(WayError::Family { .. }))));
+        };
+        tokio::task::LocalSet::new().run_until(all).await;
+        tarpit.0.lock().unwrap().1 = true;
+        tarpit.1.notify_all();
     }
 }

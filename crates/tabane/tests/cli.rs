@@ -516,6 +516,45 @@ fn neighbours_pair_by_a_code_and_part_again() {
     assert!(status().contains("no friend yet"), "{}", status());
 }
 
+/// What a program is called with, every user of the machine can read.
+#[test]
+fn a_browser_is_led_to_the_dashboard_by_a_file_that_nobody_else_can_read() {
+    let home = Home::new();
+    let (bin, called) = (home.0.join("bin"), home.0.join("called"));
+    fs::create_dir(&bin).unwrap();
+    let made = Command::new("mkfifo").arg(&called).status().unwrap();
+    assert!(made.success());
+    let browser = bin.join("xdg-open");
+    fs::write(
+        &browser,
+        "#!/bin/sh\nprintf '%s' \"$*\" > \"$HOME/called\"\n",
+    )
+    .unwrap();
+    fs::set_permissions(&browser, PermissionsExt::from_mode(0o755)).unwrap();
+    let mut child = command(
+        &home.0,
+        &["dashboard", "--open", "--instance", "/nowhere.sock"],
+    );
+    child.env("PATH", format!("{}:/usr/bin:/bin", bin.display()));
+    let mut child = Running(child.stdout(Stdio::piped()).spawn().unwrap());
+    let mut address = String::new();
+    let mut lines = BufReader::new(child.0.stdout.as_mut().unwrap());
+    lines.read_line(&mut address).unwrap();
+    let address = address.trim_end();
+    let (_, token) = address.rsplit_once('#').unwrap();
+    // Once it has been written.
+    let file = fs::read_to_string(&called).unwrap();
+    assert!(!file.contains(token), "{file}");
+    let mode = fs::metadata(&file).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let page = fs::read_to_string(&file).unwrap();
+    assert!(page.contains(&format!("url={address}\"")), "{page}");
+    let ended = Command::new("kill").arg(child.0.id().to_string()).status();
+    assert!(ended.unwrap().success());
+    child.0.wait().unwrap();
+    assert!(!Path::new(&file).exists());
+}
+
 /// A command that goes on, ended when dropped.
 struct Running(Child);
 

@@ -25,7 +25,6 @@ mod front_doors;
 mod gate;
 mod grants;
 mod guest;
-mod headcount;
 mod host;
 mod listening;
 mod mapping;
@@ -58,23 +57,23 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tabane_base::Duration;
-use tabane_core::{CloseReason, ConfigError, Event};
+use tabane_core::{CloseReason, ConfigError, Event, PublicKey};
 use tabane_linux::UdpError;
+use tabane_linux::lookups::Lookups;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::access::Access;
 use crate::engine::{Engine, Notice, Sieve};
+use crate::headcount::Headcount;
 use crate::journal::{Happening, Journal};
-use crate::lookups::Lookups;
 use crate::monitor::HostMonitor;
 use applicant::Answer;
 use crew::{Crew, EndpointParts, Job, Seat, Stage, Threads, reached};
 use exit::Exit;
 use front_doors::FrontDoors;
 use guest::Guest;
-use headcount::Headcount;
 use host::Leavings;
 use listening::Group;
 use measuring::Measuring;
@@ -156,7 +155,7 @@ struct Shared {
     access: Access,
     own: OwnAddresses,
     limits: RelayLimits,
-    lookups: Lookups,
+    lookups: Lookups<PublicKey>,
     resolvers: Vec<SocketAddr>,
     mark: Option<u32>,
     served: AtomicU64,
@@ -169,8 +168,8 @@ struct Shared {
     groups: Mutex<Vec<Group>>,
     /// Another process has sessions at the same addresses.
     has_neighbour: Arc<AtomicBool>,
-    headcount: Headcount,
-    pinging: Headcount,
+    headcount: Headcount<PublicKey>,
+    pinging: Headcount<PublicKey>,
     members: Members,
     journal: Journal,
     exit: Option<Exit>,

@@ -9,8 +9,8 @@ use std::sync::Once;
 
 use tabane_base::Duration;
 use tabane_core::PublicKey;
+use tabane_linux::lookups::Lookups;
 
-use crate::lookups::Lookups;
 use crate::request::Status;
 use crate::target::HostName;
 
@@ -66,7 +66,7 @@ fn parse_resolvers(text: &str) -> Vec<SocketAddr> {
 
 /// The addresses of `name` with `port`, as the system orders them; at least one.
 pub(crate) async fn lookup(
-    lookups: &Lookups,
+    lookups: &Lookups<PublicKey>,
     client: PublicKey,
     name: &HostName,
     port: u16,

@@ -91,7 +91,7 @@ impl Lending {
             &identity,
             &order.name,
             friends,
-            Rc::new(way_out.only(is_lent.clone())),
+            way_out.only(is_lent.clone()),
             ports,
             Rc::new(StoreDesk(ledger.clone())),
         )

@@ -5,7 +5,7 @@ use tokio::time::sleep;
 
 #[tokio::test(start_paused = true)]
 async fn a_flow_ends_when_nothing_has_passed_either_way_for_so_long() {
-    let association = Association::new(b"first", Box::new(|_| ()), None);
+    let association = Association::new(b"first", Box::new(|_| ()), None, None);
     let begin = Instant::now();
     let passing = async {
         sleep(IDLE - Duration::from_secs(1)).await;

@@ -21,7 +21,8 @@ use tabane_policy::{HardwareAddress, Protocol, Sender};
 use super::filter::{LAN, RELEASED};
 use crate::associations::{Answer, Beginning, Deliver, Stranger};
 use crate::dispatcher::{ACCEPT_PAUSE, Dispatcher};
-use tabane_tunnel::OWN_MARK;
+use crate::lan_hosts::{Holder, Part};
+use tabane_tunnel::{Headcount, OWN_MARK};
 
 const MAX_DATAGRAM: usize = 65_535;
 /// Addresses that a socket hears of without having asked, which are remembered with a socket each.
@@ -71,12 +72,15 @@ impl Lan {
     pub(super) fn serve_tcp(&self, dispatcher: Dispatcher) -> impl Future<Output = ()> + use<> {
         let (sockets, neighbours) = (self.sockets.clone(), self.neighbours.clone());
         async move {
+            let connections = Headcount::default();
             loop {
                 match sockets.accept().await {
                     Ok((caller, dest)) => {
                         let sender = sender(neighbours.as_deref(), caller.from);
                         let mut route = dispatcher.route_from(sender, dest, Protocol::Tcp);
                         route.source = Some(caller.from);
+                        let holder = Holder::of(sender, neighbours.is_some());
+                        route.part = Some(Part::of(&connections, holder));
                         dispatcher.carry(caller, route);
                     }
                     Err(error) => {
@@ -118,6 +122,7 @@ impl Lan {
                         },
                         deliver: dispatcher.listen(dest, question, payload, deliver),
                         socket: Some((from, stranger(sockets.clone(), from))),
+                        holder: Some(Holder::of(sender, neighbours.is_some())),
                     }
                 });
             }

@@ -161,10 +161,37 @@ fn strangers_at_the_http_door_keep_nobody_from_the_socket() {
     let idle: Vec<_> = (0..40)
         .map(|_| TcpStream::connect(instance.http()).unwrap())
         .collect();
-    // The last ones find no place.
-    let mut surplus = idle.last().unwrap();
-    assert_eq!(surplus.read(&mut [0; 16]).unwrap(), 0);
+    // The first ones make room.
+    let mut displaced = idle.first().unwrap();
+    assert_eq!(displaced.read(&mut [0; 16]).unwrap(), 0);
     assert_eq!(instance.get("/v1/state").0, 200);
+}
+
+/// Long before who says nothing is sent away.
+#[test]
+fn strangers_at_the_http_door_keep_nobody_from_it_who_has_the_token() {
+    const ASKED: &str = "GET /v1/state HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer ";
+    let instance = Instance::start(true);
+    let ask = |stream: &mut TcpStream| {
+        stream
+            .set_read_timeout(Some(Duration::from_secs(2)))
+            .unwrap();
+        let asked = format!("{ASKED}{TOKEN}\r\n\r\n");
+        stream.write_all(asked.as_bytes()).unwrap();
+        let mut status = [0; 15];
+        stream.read_exact(&mut status).map(|()| status)
+    };
+    let knock = || TcpStream::connect(instance.http()).unwrap();
+    let mut kept = knock();
+    assert_eq!(&ask(&mut kept).unwrap(), b"HTTP/1.1 200 OK");
+    let _idle: Vec<_> = (0..100).map(|_| knock()).collect();
+    assert_eq!(&ask(&mut knock()).unwrap(), b"HTTP/1.1 200 OK");
+    // Nor is who has shown it sent away; the rest of its first answer comes first.
+    let asked = format!("{ASKED}{TOKEN}\r\nConnection: close\r\n\r\n");
+    kept.write_all(asked.as_bytes()).unwrap();
+    let mut rest = String::new();
+    kept.read_to_string(&mut rest).unwrap();
+    assert_eq!(rest.matches("HTTP/1.1 200 OK").count(), 1, "{rest}");
 }
 
 #[test]

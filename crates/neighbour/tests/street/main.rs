@@ -64,7 +64,7 @@ impl Street {
             &sharer,
             "desk",
             friends.clone(),
-            Rc::new(out),
+            out,
             ports,
             Rc::clone(&desk) as Rc<dyn Desk>,
         );

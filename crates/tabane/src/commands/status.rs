@@ -13,7 +13,7 @@ mod workers;
 use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::Args;
 use tabane_base::Rate;
 use tabane_control::{
@@ -73,12 +73,13 @@ pub(crate) fn run(args: &StatusArgs) -> Result<ExitCode> {
     if args.list {
         return list(args.json);
     }
-    let client = Client::new(&args.instance.find()?.socket);
+    let Running { name, socket } = args.instance.find()?;
+    let client = Client::new(&socket);
     event_loop::ask(async {
         if args.watch {
             return watch(&client, args.json).await;
         }
-        let state = client.state().await?;
+        let state = client.state().await.with_context(|| name.clone())?;
         match args.json {
             true => output::json(&state)?,
             false => output::line(&text(&state))?,

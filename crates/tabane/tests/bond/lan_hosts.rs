@@ -1,6 +1,8 @@
 //! Hosts behind `tabane up --lan`: rules for some of them, lists in files, and what each carried.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -10,7 +12,7 @@ use crate::lan::Host;
 use crate::rules::write;
 use crate::running::within;
 use crate::text;
-use crate::up::{UP, Up};
+use crate::up::{UP, Up, is_plain};
 use crate::world::World;
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -154,4 +156,83 @@ fn lists_in_files_are_followed_and_a_faulty_one_changes_nothing() {
     list("192.0.2.1\n");
     until(&world, "up", |state| state["policy_fault"].is_null());
     soon(false);
+}
+
+/// Takes no connection, and has room for all of them.
+const LISTEN: &str = "
+import socket, sys
+s = socket.create_server(('203.0.113.2', 8100), backlog=8192)
+print('listens', flush=True)
+sys.stdin.read()
+";
+const HOLD: &str = "
+import resource, socket, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (8192, 8192))
+held = [socket.create_connection(('203.0.113.2', 8100), 20) for _ in range(int(sys.argv[1]))]
+print('held', flush=True)
+sys.stdin.read()
+";
+
+/// A command that holds something from its first line on, until it is dropped.
+struct Holding(Child);
+
+impl Holding {
+    fn begin(mut command: Command) -> Self {
+        let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut line = String::new();
+        let mut lines = BufReader::new(child.stdout.as_mut().unwrap());
+        lines.read_line(&mut line).unwrap();
+        assert!(!line.is_empty(), "it has ended");
+        Self(child)
+    }
+}
+
+impl Drop for Holding {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// More than a session has streams.
+#[test]
+fn connections_that_one_host_holds_send_no_other_host_s_past_the_tunnel() {
+    const HELD: u64 = 4_200;
+    let Some(world) = world() else {
+        return;
+    };
+    let host = Host::new(&world);
+    // Another host, as far as the wire shows.
+    for line in [
+        "ip link add link l1 name l2 type macvlan mode bridge",
+        "ip addr add 10.72.0.4/24 dev l2",
+        "ip link set l2 up",
+        "ip route add default via 10.72.0.1 dev l2 metric 200",
+        "sysctl -qw net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2",
+    ] {
+        assert!(host.shell(line).0, "{line}");
+    }
+    let mut room = world.in_servers("sysctl");
+    let room = room.args(["-qw", "net.core.somaxconn=8192"]).status();
+    assert!(room.unwrap().success());
+    let mut listen = world.in_servers("python3");
+    listen.args(["-c", LISTEN]);
+    let _listening = Holding::begin(listen);
+    let up = Up::start(&world, &["--lan", "c9"]);
+    up.wait_until(UP);
+    let line = "curl -sS --fail --max-time 20 --interface l2 http://203.0.113.2:8000/peer";
+    let ask = || host.shell(line).1;
+    let carried = ask();
+    assert!(
+        !carried.starts_with("10.72.") && !is_plain(&carried),
+        "{carried}"
+    );
+    let mut hold = host.command("python3");
+    hold.args(["-c", HOLD, &HELD.to_string()]);
+    let _held = Holding::begin(hold);
+    assert_eq!(ask(), carried);
+    until(&world, "up", |state| {
+        state["totals"]["bypassing_connections"] == HELD - 1_536
+    });
 }

@@ -16,12 +16,13 @@ use super::members::Member;
 use super::packets::Packets;
 use super::udp::Destination;
 use super::user::{Asker, Counted, Rates, User};
-use super::{Shared, destination, exposing, headcount, sites, udp};
+use super::{Shared, destination, exposing, sites, udp};
 use crate::access::Access;
 use crate::connection::Connection;
 use crate::engine::{Engine, SessionId};
 use crate::fleet_loads;
 use crate::flow::Flow;
+use crate::headcount;
 use crate::loopback;
 use crate::request::{Measure, Request, RequestError, Status, Transport, families_byte};
 use crate::routes::emit_named_list;
@@ -53,7 +54,7 @@ pub(super) enum Membership {
         _counted: Counted,
     },
     OfNobody {
-        _counted: headcount::Counted,
+        _counted: headcount::Counted<PublicKey>,
     },
 }
 

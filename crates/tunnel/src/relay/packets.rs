@@ -12,17 +12,18 @@ use std::net::SocketAddr;
 use std::task::{Context, Poll};
 
 use socket2::Socket;
+use tabane_core::PublicKey;
 use tokio::sync::mpsc;
 
 use super::Shared;
 use super::exit::{Lodger, Refusal};
 use super::gate::{Fate, Gate};
-use super::headcount::Counted;
 use super::host::Host;
 use super::sites::SitePackets;
 use super::user::{Asker, Direction, Meter};
 use crate::echo::{Echo, Kind};
 use crate::flow::Flow;
+use crate::headcount::Counted;
 use crate::ip_packet::{IpPacket, protocol};
 use crate::pingers::Pingers;
 
@@ -40,7 +41,7 @@ pub(super) struct Packets<'a> {
     asker: Asker<'a>,
     flow: Flow,
     gate: Gate,
-    pingers: Pingers<Counted>,
+    pingers: Pingers<Counted<PublicKey>>,
     sites: SitePackets,
     replies: mpsc::Receiver<Vec<u8>>,
     /// Its addresses, where it has any.

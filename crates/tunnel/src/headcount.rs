@@ -1,65 +1,77 @@
-//! How many of something each client has, at all workers together: sessions, where it is no
-//! user's, and programs that ping.
+//! How many of something each holder has, in all threads together: clients of a relay sessions,
+//! where these are no user's, and programs that ping; hosts behind a client connections.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tabane_core::PublicKey;
+/// They by holder. Copies are the same.
+#[derive(Debug, Clone)]
+pub struct Headcount<K>(Arc<Mutex<Heads<K>>>);
 
-/// They by client. Copies are the same.
-#[derive(Clone, Default)]
-pub(super) struct Headcount(Arc<Mutex<Heads>>);
-
-#[derive(Default)]
-struct Heads {
-    of_clients: BTreeMap<PublicKey, usize>,
+#[derive(Debug)]
+struct Heads<K> {
+    of_holders: BTreeMap<K, usize>,
     all: usize,
 }
 
 /// One, counted while it lives.
-pub(super) struct Counted {
-    all: Headcount,
-    key: PublicKey,
+#[derive(Debug)]
+pub struct Counted<K: Ord> {
+    all: Headcount<K>,
+    key: K,
 }
 
-impl Headcount {
-    /// Counts one more, where the client has fewer than `most`.
-    pub(super) fn count(&self, key: PublicKey, most: usize) -> Option<Counted> {
+impl<K> Default for Headcount<K> {
+    fn default() -> Self {
+        Self(Arc::new(Mutex::new(Heads {
+            of_holders: BTreeMap::new(),
+            all: 0,
+        })))
+    }
+}
+
+impl<K: Ord + Copy> Headcount<K> {
+    /// Counts one more, where the holder has fewer than `most`.
+    #[must_use]
+    pub fn count(&self, key: K, most: usize) -> Option<Counted<K>> {
         self.count_if(key, |own, _| own < most)
     }
 
-    /// Counts one more of `places` for all clients together, where this one has fewer than are left
+    /// Counts one more of `places` for all holders together, where this one has fewer than are left
     /// to all others: whoever comes next finds as many as whoever has most.
-    pub(super) fn count_among(&self, key: PublicKey, places: usize) -> Option<Counted> {
+    #[must_use]
+    pub fn count_among(&self, key: K, places: usize) -> Option<Counted<K>> {
         self.count_if(key, |own, all| own < places.saturating_sub(all))
     }
 
-    fn count_if(&self, key: PublicKey, may: impl FnOnce(usize, usize) -> bool) -> Option<Counted> {
+    fn count_if(&self, key: K, may: impl FnOnce(usize, usize) -> bool) -> Option<Counted<K>> {
         let mut heads = self.lock();
-        let own = heads.of_clients.get(&key).copied().unwrap_or(0);
+        let own = heads.of_holders.get(&key).copied().unwrap_or(0);
         if !may(own, heads.all) {
             return None;
         }
-        heads.of_clients.insert(key, own + 1);
+        heads.of_holders.insert(key, own + 1);
         heads.all += 1;
         drop(heads);
         let all = self.clone();
         Some(Counted { all, key })
     }
+}
 
-    fn lock(&self) -> MutexGuard<'_, Heads> {
+impl<K> Headcount<K> {
+    fn lock(&self) -> MutexGuard<'_, Heads<K>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Counted {
+impl<K: Ord> Drop for Counted<K> {
     fn drop(&mut self) {
         let mut heads = self.all.lock();
         heads.all -= 1;
-        if let Some(has) = heads.of_clients.get_mut(&self.key) {
+        if let Some(has) = heads.of_holders.get_mut(&self.key) {
             *has -= 1;
             if *has == 0 {
-                heads.of_clients.remove(&self.key);
+                heads.of_holders.remove(&self.key);
             }
         }
     }
@@ -67,6 +79,8 @@ impl Drop for Counted {
 
 #[cfg(test)]
 mod tests {
+    use tabane_core::PublicKey;
+
     use super::*;
 
     #[test]
@@ -79,7 +93,7 @@ mod tests {
         assert!(all.count(key, 2).is_some());
         held.clear();
         assert!(
-            all.lock().of_clients.is_empty(),
+            all.lock().of_holders.is_empty(),
             "nobody is kept in mind for ever"
         );
     }

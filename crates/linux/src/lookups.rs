@@ -1,67 +1,83 @@
-//! Name lookups of all clients of a relay, in fair parts.
+//! Name lookups on behalf of others (clients of a relay, friends of who lends a link), in fair
+//! parts.
 //!
 //! A lookup is the system's own (getaddrinfo(3): its files, its resolver, its order), which holds a
 //! thread until it ends, whoever still waits for it. A client that asks for names that nobody
-//! answers for must not keep those threads from others: a client has no more of them at once than
+//! answers for must not keep those threads from others: an asker has no more of them at once than
 //! are left to everybody else (the dynamic thresholds of Choudhury and Hahne, as memory is shared
-//! among sessions), and the rest of its questions wait for its own to end. Owns the threads and
-//! whose turn it is; how long anybody waits is the caller's to say.
+//! among sessions), and the rest of its questions wait for its own to end. Owns whose turn it is;
+//! how long anybody waits is the caller's to say.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tabane_core::PublicKey;
-use tabane_linux::threads::aside;
 use tokio::sync::oneshot;
 
-/// Lookups under way at once: half of the threads for what blocks, so that files never
-/// wait for names. One client alone has half of that.
-const MOST: usize = 256;
+use crate::threads::aside;
 
-/// A client, as its lookups are counted.
-type Asker = [u8; 32];
+/// Lookups under way at once: half of the threads for what blocks, so that files never
+/// wait for names. One asker alone has half of that.
+const MOST: usize = 256;
 
 /// Looks a name up; blocks until it is found or is not.
 type Resolve = dyn Fn(&str, u16) -> io::Result<Vec<SocketAddr>> + Send + Sync;
 
-/// The lookups of one relay.
-pub(crate) struct Lookups {
-    turns: Arc<Mutex<Turns>>,
+/// The lookups of one program, by asker.
+pub struct Lookups<K: Ord + Copy> {
+    turns: Arc<Mutex<Turns<K>>>,
     resolve: Arc<Resolve>,
 }
 
 /// Who looks up and who waits.
-#[derive(Default)]
-struct Turns {
+struct Turns<K: Ord + Copy> {
     running: usize,
-    askers: BTreeMap<Asker, Lane>,
+    askers: BTreeMap<K, Lane<K>>,
     /// Those of whom somebody waits, in turn.
-    order: VecDeque<Asker>,
+    order: VecDeque<K>,
 }
 
-/// One client's part.
-#[derive(Default)]
-struct Lane {
+/// One asker's part.
+struct Lane<K: Ord + Copy> {
     running: usize,
-    waiting: VecDeque<oneshot::Sender<Place>>,
+    waiting: VecDeque<oneshot::Sender<Place<K>>>,
 }
 
 /// Leave to look something up; the next one's when it goes.
-struct Place {
-    turns: Arc<Mutex<Turns>>,
-    asker: Asker,
+struct Place<K: Ord + Copy> {
+    turns: Arc<Mutex<Turns<K>>>,
+    asker: K,
 }
 
-impl Default for Lookups {
+impl<K: Ord + Copy> Default for Turns<K> {
+    fn default() -> Self {
+        Self {
+            running: 0,
+            askers: BTreeMap::new(),
+            order: VecDeque::new(),
+        }
+    }
+}
+
+impl<K: Ord + Copy> Default for Lane<K> {
+    fn default() -> Self {
+        Self {
+            running: 0,
+            waiting: VecDeque::new(),
+        }
+    }
+}
+
+impl<K: Ord + Copy + Send + 'static> Default for Lookups<K> {
     fn default() -> Self {
         Self::by(|name, port| Ok((name, port).to_socket_addrs()?.collect()))
     }
 }
 
-impl Lookups {
-    fn by(
+impl<K: Ord + Copy + Send + 'static> Lookups<K> {
+    /// By another resolver than the system's, which may block.
+    pub fn by(
         resolve: impl Fn(&str, u16) -> io::Result<Vec<SocketAddr>> + Send + Sync + 'static,
     ) -> Self {
         Self {
@@ -70,18 +86,13 @@ impl Lookups {
         }
     }
 
-    /// Looks `name` up on behalf of a client. Whoever stops waiting gives up its turn, but not what
+    /// Looks `name` up on behalf of somebody. Whoever stops waiting gives up its turn, but not what
     /// has begun.
     ///
     /// # Errors
     /// The name was not found.
-    pub(crate) async fn find(
-        &self,
-        client: PublicKey,
-        name: &str,
-        port: u16,
-    ) -> io::Result<Vec<SocketAddr>> {
-        let place = self.place(client.0).await?;
+    pub async fn find(&self, asker: K, name: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+        let place = self.place(asker).await?;
         let (resolve, name) = (self.resolve.clone(), name.to_owned());
         let job = move || {
             let found = resolve(&name, port);
@@ -91,7 +102,7 @@ impl Lookups {
         aside(job).await?
     }
 
-    async fn place(&self, asker: Asker) -> io::Result<Place> {
+    async fn place(&self, asker: K) -> io::Result<Place<K>> {
         let (tell, told) = oneshot::channel();
         {
             let mut turns = lock(&self.turns);
@@ -106,12 +117,12 @@ impl Lookups {
     }
 }
 
-fn lock(turns: &Mutex<Turns>) -> MutexGuard<'_, Turns> {
+fn lock<K: Ord + Copy>(turns: &Mutex<Turns<K>>) -> MutexGuard<'_, Turns<K>> {
     turns.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Gives out the places that are free.
-fn grant(turns: &Arc<Mutex<Turns>>) {
+fn grant<K: Ord + Copy>(turns: &Arc<Mutex<Turns<K>>>) {
     loop {
         let Some((asker, waiter)) = lock(turns).next() else {
             return;
@@ -122,9 +133,9 @@ fn grant(turns: &Arc<Mutex<Turns>>) {
     }
 }
 
-impl Turns {
+impl<K: Ord + Copy> Turns<K> {
     /// The next who may look something up; counts as doing so.
-    fn next(&mut self) -> Option<(Asker, oneshot::Sender<Place>)> {
+    fn next(&mut self) -> Option<(K, oneshot::Sender<Place<K>>)> {
         let left = MOST - self.running;
         for _ in 0..self.order.len() {
             let asker = self.order.pop_front()?;
@@ -152,15 +163,15 @@ impl Turns {
         None
     }
 
-    fn forget_idle(&mut self, asker: Asker) {
-        let is_idle = |lane: &Lane| lane.running == 0 && lane.waiting.is_empty();
+    fn forget_idle(&mut self, asker: K) {
+        let is_idle = |lane: &Lane<K>| lane.running == 0 && lane.waiting.is_empty();
         if self.askers.get(&asker).is_some_and(is_idle) {
             self.askers.remove(&asker);
         }
     }
 }
 
-impl Drop for Place {
+impl<K: Ord + Copy> Drop for Place<K> {
     fn drop(&mut self) {
         {
             let mut turns = lock(&self.turns);
@@ -182,8 +193,8 @@ mod tests {
     use std::time::{Duration, Instant};
     use tokio::time::timeout;
 
-    const EVIL: PublicKey = PublicKey([1; 32]);
-    const OTHER: PublicKey = PublicKey([2; 32]);
+    const EVIL: u8 = 1;
+    const OTHER: u8 = 2;
 
     /// Names that nobody answers for, until they do.
     #[derive(Default)]
@@ -194,7 +205,7 @@ mod tests {
     }
 
     impl Tarpit {
-        fn lookups(self: &Arc<Self>) -> Lookups {
+        fn lookups(self: &Arc<Self>) -> Lookups<u8> {
             let tarpit = self.clone();
             Lookups::by(move |name, port| {
                 if name.ends_with(".tarpit.example") {
@@ -214,12 +225,21 @@ mod tests {
         }
     }
 
+    /// As the threads of a relay, or of who lends a link, do.
+    fn block_on<T>(work: impl Future<Output = T>) -> T {
+        let runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = { runtime }.enable_all().build().unwrap();
+        let done = runtime.block_on(tokio::task::LocalSet::new().run_until(work));
+        runtime.shutdown_background();
+        done
+    }
+
     #[test]
     fn names_that_nobody_answers_for_keep_no_other_client_waiting() {
         const QUESTIONS: usize = 1_000;
         let tarpit = Arc::new(Tarpit::default());
         let lookups = Rc::new(tarpit.lookups());
-        crate::block_on(async {
+        block_on(async {
             let ask = |n: usize| {
                 let lookups = lookups.clone();
                 tokio::task::spawn_local(async move {
@@ -262,8 +282,7 @@ mod tests {
             for task in asked {
                 assert!(task.await.expect("not aborted").is_ok());
             }
-        })
-        .unwrap();
+        });
         let turns = lock(&lookups.turns);
         assert_eq!((turns.running, turns.askers.len()), (0, 0));
     }
@@ -273,12 +292,11 @@ mod tests {
     fn what_nobody_waits_for_holds_up_no_end() {
         let tarpit = Arc::new(Tarpit::default());
         let lookups = tarpit.lookups();
-        crate::block_on(async {
+        block_on(async {
             let wait = std::time::Duration::from_millis(10);
             let found = timeout(wait, lookups.find(EVIL, "x.tarpit.example", 80)).await;
             assert!(found.is_err());
-        })
-        .unwrap();
+        });
         tarpit.open();
     }
 }
