@@ -1,23 +1,22 @@
 //! What a command that we start for the user needs between `fork` and `exec`.
 //!
-//! Owns dropping privileges to another user, signals left unblocked and ignored as we found them,
-//! and the signal that tells the command when we are gone. Which group it runs in is
+//! Owns dropping privileges to another user, and the signal that tells the command when we are gone;
+//! what else it inherits is [`inherited`]'s. Which group it runs in is
 //! [`Cgroup`](crate::cgroup::Cgroup)'s affair, which must be asked first: entering a group takes
 //! the privileges that are dropped here.
 
 use std::ffi::CString;
 use std::io;
-use std::mem::MaybeUninit;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
-use std::ptr;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::errno::Errno;
 use nix::sys::prctl;
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use nix::unistd::{Gid, Pid, Uid, User, getgrouplist, getpid, getppid, setgid, setgroups, setuid};
+
+use crate::inherited;
 
 /// A user that a command can run as.
 #[derive(Clone, Debug)]
@@ -81,8 +80,8 @@ impl Account {
 }
 
 /// Has the child that `command` will start get `farewell` (SIGTERM, where that is ignored) when the
-/// calling thread ends, run with no signal blocked and SIGPIPE as this process was given it, and
-/// run as `account` where one is given.
+/// calling thread ends, run with signals, standard descriptors and scheduling as this process was
+/// given them, and run as `account` where one is given.
 pub fn prepare(command: &mut Command, farewell: Signal, account: Option<Account>) {
     let parent = getpid();
     // SAFETY: runs between fork and exec; every step is a system call without allocation or lock
@@ -105,36 +104,8 @@ fn settle(parent: Pid, farewell: Signal, account: Option<&Account>) -> nix::Resu
     if getppid() != parent {
         return Err(Errno::ESRCH);
     }
-    if IGNORES_PIPES.load(Ordering::Relaxed) {
-        let ignore = SigAction::new(SigHandler::SigIgn, SaFlags::empty(), SigSet::empty());
-        // SAFETY: no handler of ours runs.
-        unsafe { sigaction(Signal::SIGPIPE, &ignore)? };
-    }
-    SigSet::empty().thread_set_mask()
+    inherited::restore()
 }
-
-/// Whether SIGPIPE was ignored when this process began. Rust ignores it from then on, and has
-/// children begin with the default; systemd starts services with it ignored, and they count on it.
-static IGNORES_PIPES: AtomicBool = AtomicBool::new(false);
-
-/// Run by the loader, before Rust's runtime.
-#[used]
-// SAFETY: the section has functions that are called once, by one thread, and this is one; it uses
-// nothing that has to be set up.
-#[unsafe(link_section = ".init_array")]
-static AT_START: extern "C" fn() = {
-    extern "C" fn ask() {
-        let mut now = MaybeUninit::<libc::sigaction>::uninit();
-        // SAFETY: it only asks, and `now` has room for the answer.
-        let asked = unsafe { libc::sigaction(libc::SIGPIPE, ptr::null(), now.as_mut_ptr()) };
-        if asked == 0 {
-            // SAFETY: it has been answered.
-            let now = unsafe { now.assume_init() };
-            IGNORES_PIPES.store(now.sa_sigaction == libc::SIG_IGN, Ordering::Relaxed);
-        }
-    }
-    ask
-};
 
 /// `signal`, or SIGTERM where that is ignored, as nohup(1) has it with SIGHUP: what is ignored
 /// stays so over execve(2), and the command would live on without its links.

@@ -7,6 +7,7 @@ mod ahead;
 mod asking;
 mod bare;
 mod carriers;
+mod command;
 mod control;
 mod datagrams;
 mod discovery;

@@ -1,0 +1,54 @@
+//! What a command meets that has nothing to do with its network: as it is without tabane.
+
+use crate::text;
+use crate::world::{TABANE, World};
+
+/// What a command line that starts with nothing or with `tabane run` says, and how it ends.
+fn both(world: &World, line: impl Fn(&str) -> String) -> [(String, Option<i32>); 2] {
+    ["", &format!("{TABANE} run --")].map(|before| {
+        let mut command = world.in_client("bash");
+        let output = command.args(["-c", &line(before)]).output().unwrap();
+        (text(&output.stdout), output.status.code())
+    })
+}
+
+#[test]
+fn a_command_is_scheduled_as_without_tabane() {
+    let Some(world) = World::new(&[]) else { return };
+    world.join();
+    let show = "cat /proc/self/timerslack_ns; cut -d' ' -f 18,19,40,41 /proc/self/stat";
+    let [plain, ours] = both(&world, |before| format!("{before} sh -c \"{show}\""));
+    assert_eq!(ours, plain);
+}
+
+#[test]
+fn a_command_s_status_is_known_where_ends_of_children_are_ignored() {
+    let Some(world) = World::new(&[]) else { return };
+    world.join();
+    let [plain, ours] = both(&world, |before| {
+        let show = "grep SigIgn /proc/self/status | tail -c 9; exit 5";
+        format!("exec env --ignore-signal=CHLD {before} sh -c '{show}'")
+    });
+    assert_eq!(ours, plain);
+}
+
+#[test]
+fn a_command_begins_with_the_signals_blocked_that_tabane_began_with() {
+    let Some(world) = World::new(&[]) else { return };
+    world.join();
+    let [plain, ours] = both(&world, |before| {
+        let show = "grep SigBlk /proc/self/status";
+        format!("exec env --block-signal=TERM,WINCH {before} {show}")
+    });
+    assert_eq!(ours, plain);
+}
+
+#[test]
+fn closed_standard_descriptors_stay_closed() {
+    let Some(world) = World::new(&[]) else { return };
+    world.join();
+    for line in ["cat <&-", "echo hi >&-", "sh -c 'ls /proc/$$/fd' 2>&-"] {
+        let [plain, ours] = both(&world, |before| format!("{before} {line}"));
+        assert_eq!(ours, plain, "{line}");
+    }
+}
