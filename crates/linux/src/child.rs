@@ -7,9 +7,11 @@
 
 use std::ffi::CString;
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
+use std::ptr;
 
 use nix::errno::Errno;
 use nix::sys::prctl;
@@ -105,6 +107,25 @@ fn settle(parent: Pid, farewell: Signal, account: Option<&Account>) -> nix::Resu
         return Err(Errno::ESRCH);
     }
     inherited::restore()
+}
+
+/// Ends this process by `signal`, whatever it is for us, so that who waits for it sees that: a shell
+/// whose command dies of Ctrl-C stops its script, and takes any status for the command's answer to
+/// it. Leaves no core. Returns where the signal ends nobody, as with the first process of a
+/// container.
+pub fn end_by(signal: i32) {
+    // Who died of it first has left one.
+    let _ = prctl::set_dumpable(false);
+    let mut alone = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: no handler of ours runs, and `alone` is made before it is used. What is no signal is
+    // refused by each.
+    unsafe {
+        libc::signal(signal, libc::SIG_DFL);
+        libc::sigemptyset(alone.as_mut_ptr());
+        libc::sigaddset(alone.as_mut_ptr(), signal);
+        libc::pthread_sigmask(libc::SIG_UNBLOCK, alone.as_ptr(), ptr::null_mut());
+        libc::raise(signal);
+    }
 }
 
 /// `signal`, or SIGTERM where that is ignored, as nohup(1) has it with SIGHUP: what is ignored

@@ -13,7 +13,7 @@ use tabane_linux::{child::Account, interfaces::Interface};
 use crate::commands::run::{RunArgs, run_program};
 use crate::event_loop;
 use crate::failure::Failure;
-use crate::program::Program;
+use crate::program::{self, Program};
 use tabane_client::SessionPlan;
 use tabane_store::Store;
 use tabane_uplinks::{LinkPolicy, gateways, resolvers_of};
@@ -47,11 +47,12 @@ pub(crate) fn run(args: OpenArgs, store: &Store) -> Result<ExitCode> {
     let account = account.map_err(|error| Failure::usage(error.to_string()))?;
     let link = args.link;
     let run = RunArgs::plainly(args.command);
-    event_loop::carry(async move {
+    let ended = event_loop::carry(async move {
         let resolvers = resolvers_of(&find(&link, store).await?).await;
         let plan = SessionPlan::over_link(&link, resolvers);
         run_program(run, &plan, store, &program, account).await
-    })
+    })?;
+    Ok(program::end_like(ended))
 }
 
 /// The link, if it can be used at all.

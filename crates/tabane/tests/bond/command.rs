@@ -1,5 +1,9 @@
 //! What a command meets that has nothing to do with its network: as it is without tabane.
 
+use std::os::unix::process::ExitStatusExt;
+
+use nix::sys::signal::Signal;
+
 use crate::text;
 use crate::world::{TABANE, World};
 
@@ -19,6 +23,19 @@ fn a_command_is_scheduled_as_without_tabane() {
     let show = "cat /proc/self/timerslack_ns; cut -d' ' -f 18,19,40,41 /proc/self/stat";
     let [plain, ours] = both(&world, |before| format!("{before} sh -c \"{show}\""));
     assert_eq!(ours, plain);
+}
+
+#[test]
+fn a_command_dies_of_its_signal_for_whoever_started_tabane() {
+    let Some(world) = World::new(&[]) else { return };
+    world.join();
+    for signal in [Signal::SIGINT, Signal::SIGSEGV, Signal::SIGKILL] {
+        for flags in [&[][..], &["--proxy"]] {
+            let output = world.run(flags, &format!("kill -{} $$", signal as i32));
+            assert_eq!(output.status.signal(), Some(signal as i32), "{output:?}");
+            assert!(!output.status.core_dumped(), "{output:?}");
+        }
+    }
 }
 
 #[test]
