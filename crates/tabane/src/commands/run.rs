@@ -138,7 +138,7 @@ pub(crate) async fn run_program(
     program: &Program,
     account: Option<Account>,
 ) -> Result<ExitStatus> {
-    let signals = signals::catch()?;
+    let signals = signals::catch_for_command()?;
     let mut entrance = if args.proxy {
         Entrance::proxy().await?
     } else {

@@ -1,9 +1,13 @@
 //! What a command meets that has nothing to do with its network: as it is without tabane.
 
 use std::os::unix::process::ExitStatusExt;
+use std::process::Command;
+use std::time::Duration;
 
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
 
+use crate::process::{pid, wait_for};
+use crate::running::Running;
 use crate::text;
 use crate::world::{TABANE, World};
 
@@ -68,4 +72,45 @@ fn closed_standard_descriptors_stay_closed() {
         let [plain, ours] = both(&world, |before| format!("{before} {line}"));
         assert_eq!(ours, plain, "{line}");
     }
+}
+
+#[test]
+fn what_is_sent_to_tabane_reaches_the_command() {
+    let Some(world) = World::new(&[]) else { return };
+    world.join();
+    for name in ["ALRM", "VTALRM", "IO", "PWR", "USR1"] {
+        let line = format!("trap 'exit 9' {name}; echo up; while :; do sleep 0.05; done");
+        let mut command = world.tabane(&["run", "--", "bash", "-c", &line]);
+        let (mut running, said) = Running::start(&mut command);
+        assert_eq!(said, "up");
+        kill(
+            pid(&running.0),
+            format!("SIG{name}").parse::<Signal>().unwrap(),
+        )
+        .unwrap();
+        let status = wait_for(&mut running.0, Duration::from_secs(20));
+        assert_eq!(status.code(), Some(9), "{name}");
+    }
+}
+
+/// A terminal's end is told to the leader of its session alone.
+#[test]
+fn a_terminal_that_goes_away_ends_the_command_of_its_session_s_leader() {
+    let Some(world) = World::new(&[]) else { return };
+    world.join();
+    let said = world.path("hangup");
+    let command = format!(
+        "trap 'echo told > {}; exit' HUP; echo up; while :; do sleep 0.05; done",
+        said.display()
+    );
+    let script = "import os, pty, sys\n\
+                  pid, terminal = pty.fork()\n\
+                  if pid == 0: os.execv(sys.argv[1], sys.argv[1:])\n\
+                  while b'up' not in os.read(terminal, 99): pass\n\
+                  os.close(terminal)\n\
+                  os.waitpid(pid, 0)";
+    let mut python: Command = world.in_client("timeout");
+    python.args(["20", "python3", "-c", script, TABANE, "run", "--"]);
+    let output = python.args(["bash", "-c", &command]).output().unwrap();
+    assert!(said.exists(), "{output:?}");
 }
