@@ -7,7 +7,7 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 
 use crate::process::{pid, wait_for};
-use crate::running::Running;
+use crate::running::{Running, run};
 use crate::text;
 use crate::world::{TABANE, World};
 
@@ -113,4 +113,22 @@ fn a_terminal_that_goes_away_ends_the_command_of_its_session_s_leader() {
     python.args(["20", "python3", "-c", script, TABANE, "run", "--"]);
     let output = python.args(["bash", "-c", &command]).output().unwrap();
     assert!(said.exists(), "{output:?}");
+}
+
+#[test]
+fn a_host_that_is_not_there_is_searched_for_once() {
+    let Some(world) = World::new(&[]) else { return };
+    world.join();
+    // A router before it asks for it in vain.
+    let wire = "sysctl -qw net.ipv4.ip_forward=1; ip link add d0 type veth peer name d1; \
+                ip link set d0 up; ip link set d1 up; ip route add 203.0.113.77 dev d0";
+    run(world.in_servers("sh").args(["-ec", wire]));
+    let [plain, ours] = both(&world, |before| {
+        let curl = "curl -sS -m 30 -o /dev/null -w '%{time_total}' http://203.0.113.77:8000/";
+        format!("{before} {curl}")
+    });
+    let seconds = |said: &str| said.parse::<f64>().unwrap();
+    assert_eq!(ours.1, plain.1);
+    let (plain, ours) = (seconds(&plain.0), seconds(&ours.0));
+    assert!(ours < plain + 2.0, "{ours} s, plainly {plain} s");
 }
