@@ -109,6 +109,16 @@ fn settle(parent: Pid, farewell: Signal, account: Option<&Account>) -> nix::Resu
     inherited::restore()
 }
 
+/// Has this process become `command`, with signals, standard descriptors and scheduling as it was
+/// given them. Returns where that cannot be started: why.
+pub fn replace_this_process(command: &mut Command) -> io::Error {
+    // SAFETY: system calls alone, and no other process has a part in it.
+    unsafe {
+        command.pre_exec(|| Ok(inherited::restore()?));
+    }
+    command.exec()
+}
+
 /// Ends this process by `signal`, whatever it is for us, so that who waits for it sees that: a shell
 /// whose command dies of Ctrl-C stops its script, and takes any status for the command's answer to
 /// it. Leaves no core. Returns where the signal ends nobody, as with the first process of a

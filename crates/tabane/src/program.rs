@@ -69,6 +69,11 @@ impl Program {
         }
     }
 
+    /// Has this process become it; gives why it could not.
+    pub(crate) fn replace_us(&self) -> Failure {
+        self.failed(&child::replace_this_process(&mut self.command()))
+    }
+
     /// Why it could not be started after all.
     pub(crate) fn failed(&self, error: &io::Error) -> Failure {
         let status = match error.kind() {

@@ -15,6 +15,7 @@ use tabane_base::Duration;
 use tabane_control::Kind;
 use tabane_linux::{
     child::{self, Account},
+    private_net,
     signals::Signals,
 };
 use tokio::time::{Instant, MissedTickBehavior, interval};
@@ -96,6 +97,10 @@ impl RunArgs {
 
 pub(crate) fn run(args: RunArgs, store: &Store) -> Result<ExitCode> {
     let program = Program::find(&args.command)?;
+    if private_net::is_within() {
+        output::note("tabane: this is the network of another tabane run; the command goes by that");
+        return Err(program.replace_us().into());
+    }
     let account = args.user.as_deref().map(Account::find).transpose();
     let account = account.map_err(|error| Failure::usage(error.to_string()))?;
     let plan = SessionPlan::new(args.session.clone().into(), store)?;
