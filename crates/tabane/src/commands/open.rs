@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use clap::Args;
+use clap::{Args, ValueHint};
 use tabane_linux::{child::Account, interfaces::Interface};
 
 use crate::commands::run::{RunArgs, run_program};
@@ -35,6 +35,7 @@ pub(crate) struct OpenArgs {
     link: String,
     /// The command and its arguments; put -- before it if it begins with a dash
     #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
+    #[arg(value_hint = ValueHint::CommandWithArguments)]
     command: Vec<OsString>,
     /// Run the command as this user: browsers want no root
     #[arg(long, value_name = "NAME")]

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{ExitCode, ExitStatus};
 
 use anyhow::{Context, Result};
-use clap::Args;
+use clap::{Args, ValueHint};
 use nix::sys::signal::Signal;
 use tabane_base::Duration;
 use tabane_control::Kind;
@@ -57,6 +57,7 @@ const BY_SSH: [&str; 5] = ["ssh", "scp", "sftp", "git", "rsync"];
 pub(crate) struct RunArgs {
     /// The command and its arguments; put -- before it if it begins with a dash
     #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
+    #[arg(value_hint = ValueHint::CommandWithArguments)]
     command: Vec<OsString>,
     /// Capture nothing; give the command a proxy by environment variables
     #[arg(long)]
