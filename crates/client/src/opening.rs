@@ -16,9 +16,9 @@ use crate::plain::{self, Far};
 use crate::route::Route;
 use crate::via::Via;
 
-/// A host that is said to be unreachable after so long was searched for by the router before it (ARP
-/// and neighbour discovery: three times, a second each), in vain; whoever asks by another way waits
-/// as long for the same. What is said sooner may be meant for the relay alone (a filter).
+/// A host that is said to be unreachable after so long was searched for by the router before it
+/// (ARP and neighbour discovery: three times, a second each), in vain; whoever asks by another way
+/// waits as long for the same. What is said sooner may be meant for the relay alone (a filter).
 const SEARCH: Duration = Duration::from_secs(2);
 
 /// The far half of a connection: the destination has said yes.

@@ -1,7 +1,7 @@
 //! What a command that we start for the user needs between `fork` and `exec`.
 //!
-//! Owns dropping privileges to another user, and the signal that tells the command when we are gone;
-//! what else it inherits is [`inherited`]'s. Which group it runs in is
+//! Owns dropping privileges to another user, and the signal that tells the command when we are
+//! gone; what else it inherits is [`inherited`]'s. Which group it runs in is
 //! [`Cgroup`](crate::cgroup::Cgroup)'s affair, which must be asked first: entering a group takes
 //! the privileges that are dropped here.
 
@@ -119,10 +119,10 @@ pub fn replace_this_process(command: &mut Command) -> io::Error {
     command.exec()
 }
 
-/// Ends this process by `signal`, whatever it is for us, so that who waits for it sees that: a shell
-/// whose command dies of Ctrl-C stops its script, and takes any status for the command's answer to
-/// it. Leaves no core. Returns where the signal ends nobody, as with the first process of a
-/// container.
+/// Ends this process by `signal`, whatever it is for us, so that who waits for it sees that: a
+/// shell whose command dies of Ctrl-C stops its script, and takes any status for the command's
+/// answer to it. Leaves no core. Returns where the signal ends nobody, as with the first process
+/// of a container.
 pub fn end_by(signal: i32) {
     // Who died of it first has left one.
     let _ = prctl::set_dumpable(false);

@@ -8,8 +8,8 @@ use clap_complete::Shell;
 
 use crate::output;
 
-/// After `--` there is another program's command line, which clap's script for bash knows nothing of.
-/// With bash-completion it is completed as that program's, else its first word alone.
+/// After `--` there is another program's command line, which clap's script for bash knows nothing
+/// of. With bash-completion it is completed as that program's, else its first word alone.
 const BASH_COMMANDS: &str = "
 _tabane_or_command() {
     local i
