@@ -121,7 +121,11 @@ impl Entrance {
             Kind::Proxy(_) => (0, "a proxy"),
         };
         if leftovers > 0 {
-            tracing::warn!("{leftovers} processes of the command run on, without {what}");
+            let run_on = match leftovers {
+                1 => "1 process of the command runs on",
+                n => &format!("{n} processes of the command run on"),
+            };
+            tracing::warn!("{run_on}, without {what}");
             return;
         }
         self.connections.settle(far_ends).await;

@@ -6,14 +6,21 @@
 use std::io;
 
 use crate::proxy::Refusal;
+use tabane_base::Duration;
 use tabane_linux::abortive::AbortiveStream;
 use tabane_tunnel::{Counted, OpenError, Silence, Status, Target, TcpFlow};
+use tokio::time::Instant;
 
 use crate::far_ends::FarEnds;
 use crate::lan_hosts::{Holder, Part};
 use crate::plain::{self, Far};
 use crate::route::Route;
 use crate::via::Via;
+
+/// A host that is said to be unreachable after so long was searched for by the router before it
+/// (ARP and neighbour discovery: three times, a second each), in vain; whoever asks by another way
+/// waits as long for the same. What is said sooner may be meant for the relay alone (a filter).
+const SEARCH: Duration = Duration::from_secs(2);
 
 /// The far half of a connection: the destination has said yes.
 pub(crate) enum Opened {
@@ -78,6 +85,7 @@ pub(crate) async fn open(
                 Err(own) => return Err(said.unwrap_or(own)),
             },
         };
+        let asked_at = Instant::now();
         match client.open_tcp(target.clone(), silence).await {
             Ok(flow) => return Ok(Opened::Session(flow, place.take())),
             // Nobody else leads there, and a relay that knows of no such site just now says so of a
@@ -87,13 +95,20 @@ pub(crate) async fn open(
                 said = Some(word_of(&error).unwrap_or(Refusal::HostUnreachable));
             }
             Err(error) => {
-                far_ends.bypass().report(target, &error);
                 match word_of(&error) {
                     Some(Refusal::Refused) => return Err(Refusal::Refused),
+                    Some(Refusal::HostUnreachable)
+                        if via == Via::Relay
+                            && route.is_public()
+                            && asked_at.elapsed() >= SEARCH =>
+                    {
+                        return Err(Refusal::HostUnreachable);
+                    }
                     // What a peer says of itself otherwise, the relay may know better.
                     word if via == Via::Relay => said = word,
                     _ => {}
                 }
+                far_ends.bypass().report(target, &error);
             }
         }
     }

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use tabane_policy::OnFailure;
+use tabane_store::is_private;
 use tabane_tunnel::{Client, Label, Silence, Target};
 
 use crate::far_ends::FarEnds;
@@ -66,6 +67,11 @@ impl Route {
     /// Whether it is to port 0, for which a relay has no word: the plain way says what comes of it.
     fn is_to_no_port(&self) -> bool {
         self.plain.is_some_and(|to| to.port() == 0)
+    }
+
+    /// Whether it leads to the same host from everywhere.
+    pub(crate) fn is_public(&self) -> bool {
+        self.plain.is_some_and(|to| !is_private(to.ip()))
     }
 
     /// Whether it may go without a session at all.

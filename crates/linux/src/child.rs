@@ -1,7 +1,7 @@
 //! What a command that we start for the user needs between `fork` and `exec`.
 //!
-//! Owns dropping privileges to another user, signals left unblocked and ignored as we found them,
-//! and the signal that tells the command when we are gone. Which group it runs in is
+//! Owns dropping privileges to another user, and the signal that tells the command when we are
+//! gone; what else it inherits is [`inherited`]'s. Which group it runs in is
 //! [`Cgroup`](crate::cgroup::Cgroup)'s affair, which must be asked first: entering a group takes
 //! the privileges that are dropped here.
 
@@ -12,12 +12,13 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::errno::Errno;
 use nix::sys::prctl;
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use nix::unistd::{Gid, Pid, Uid, User, getgrouplist, getpid, getppid, setgid, setgroups, setuid};
+
+use crate::inherited;
 
 /// A user that a command can run as.
 #[derive(Clone, Debug)]
@@ -81,8 +82,8 @@ impl Account {
 }
 
 /// Has the child that `command` will start get `farewell` (SIGTERM, where that is ignored) when the
-/// calling thread ends, run with no signal blocked and SIGPIPE as this process was given it, and
-/// run as `account` where one is given.
+/// calling thread ends, run with signals, standard descriptors and scheduling as this process was
+/// given them, and run as `account` where one is given.
 pub fn prepare(command: &mut Command, farewell: Signal, account: Option<Account>) {
     let parent = getpid();
     // SAFETY: runs between fork and exec; every step is a system call without allocation or lock
@@ -105,36 +106,37 @@ fn settle(parent: Pid, farewell: Signal, account: Option<&Account>) -> nix::Resu
     if getppid() != parent {
         return Err(Errno::ESRCH);
     }
-    if IGNORES_PIPES.load(Ordering::Relaxed) {
-        let ignore = SigAction::new(SigHandler::SigIgn, SaFlags::empty(), SigSet::empty());
-        // SAFETY: no handler of ours runs.
-        unsafe { sigaction(Signal::SIGPIPE, &ignore)? };
-    }
-    SigSet::empty().thread_set_mask()
+    inherited::restore()
 }
 
-/// Whether SIGPIPE was ignored when this process began. Rust ignores it from then on, and has
-/// children begin with the default; systemd starts services with it ignored, and they count on it.
-static IGNORES_PIPES: AtomicBool = AtomicBool::new(false);
-
-/// Run by the loader, before Rust's runtime.
-#[used]
-// SAFETY: the section has functions that are called once, by one thread, and this is one; it uses
-// nothing that has to be set up.
-#[unsafe(link_section = ".init_array")]
-static AT_START: extern "C" fn() = {
-    extern "C" fn ask() {
-        let mut now = MaybeUninit::<libc::sigaction>::uninit();
-        // SAFETY: it only asks, and `now` has room for the answer.
-        let asked = unsafe { libc::sigaction(libc::SIGPIPE, ptr::null(), now.as_mut_ptr()) };
-        if asked == 0 {
-            // SAFETY: it has been answered.
-            let now = unsafe { now.assume_init() };
-            IGNORES_PIPES.store(now.sa_sigaction == libc::SIG_IGN, Ordering::Relaxed);
-        }
+/// Has this process become `command`, with signals, standard descriptors and scheduling as it was
+/// given them. Returns where that cannot be started: why.
+pub fn replace_this_process(command: &mut Command) -> io::Error {
+    // SAFETY: system calls alone, and no other process has a part in it.
+    unsafe {
+        command.pre_exec(|| Ok(inherited::restore()?));
     }
-    ask
-};
+    command.exec()
+}
+
+/// Ends this process by `signal`, whatever it is for us, so that who waits for it sees that: a
+/// shell whose command dies of Ctrl-C stops its script, and takes any status for the command's
+/// answer to it. Leaves no core. Returns where the signal ends nobody, as with the first process
+/// of a container.
+pub fn end_by(signal: i32) {
+    // Who died of it first has left one.
+    let _ = prctl::set_dumpable(false);
+    let mut alone = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: no handler of ours runs, and `alone` is made before it is used. What is no signal is
+    // refused by each.
+    unsafe {
+        libc::signal(signal, libc::SIG_DFL);
+        libc::sigemptyset(alone.as_mut_ptr());
+        libc::sigaddset(alone.as_mut_ptr(), signal);
+        libc::pthread_sigmask(libc::SIG_UNBLOCK, alone.as_ptr(), ptr::null_mut());
+        libc::raise(signal);
+    }
+}
 
 /// `signal`, or SIGTERM where that is ignored, as nohup(1) has it with SIGHUP: what is ignored
 /// stays so over execve(2), and the command would live on without its links.

@@ -21,6 +21,7 @@ pub mod foreign;
 pub mod gateways;
 mod heap;
 pub mod hooks;
+mod inherited;
 pub mod interfaces;
 pub mod iptables;
 pub mod join;

@@ -63,10 +63,20 @@ fn schedule(policy: libc::c_int, nice: i32, priority: u32) -> io::Result<()> {
 }
 
 /// Of the calling thread.
-fn policy() -> libc::c_int {
+pub(crate) fn policy() -> libc::c_int {
     // SAFETY: 0 is the calling thread.
     let policy = unsafe { libc::syscall(libc::SYS_sched_getscheduler, 0) };
     policy as libc::c_int & !libc::SCHED_RESET_ON_FORK
+}
+
+/// Has the calling thread, which a [preferred](prefer_this_thread) one has started, not work in
+/// batches because that one does: a kernel resets the priority of what is started, and not this.
+pub(crate) fn go_back_to(policy: libc::c_int) {
+    if self::policy() == libc::SCHED_BATCH && policy == libc::SCHED_OTHER {
+        let ordinary = libc::sched_param { sched_priority: 0 };
+        // SAFETY: 0 is the calling thread, and `ordinary` outlives the call. Refused, all stays.
+        unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, policy, &raw const ordinary) };
+    }
 }
 
 /// How often it is looked how much of a processor the thread has.
@@ -94,7 +104,7 @@ impl Preemption {
             is_preferred: nice().is_ok_and(|nice| nice == NICE),
             is_batch: false,
             looked_at: Instant::EPOCH,
-            used: Duration::ZERO,
+            used: processor_time(),
         }
     }
 

@@ -13,9 +13,12 @@ mod packet;
 mod translation;
 
 use std::cell::RefCell;
+use std::env;
+use std::fs::{self, File};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::rc::Rc;
@@ -42,6 +45,9 @@ use translation::{Translation, Verdict};
 /// Packets in a row before others have their turn.
 const BATCH: usize = 64;
 const DNS_PORT: u16 = 53;
+
+/// Tells the command the number of its network's namespace.
+const WITHIN: &str = "TABANE_NETWORK";
 
 /// There is no network for the command alone.
 #[derive(Debug, thiserror::Error)]
@@ -110,6 +116,14 @@ pub enum Arrival<'a> {
     Icmp(&'a [u8]),
 }
 
+/// Whether this process is in such a network, as the command or by it.
+#[must_use]
+pub fn is_within() -> bool {
+    // Who has left it may have the variable still.
+    let here = fs::metadata("/proc/self/ns/net").map(|it| it.ino().to_string());
+    here.is_ok_and(|here| env::var(WITHIN) == Ok(here))
+}
+
 /// Whether `helper` can make such a network; nothing is left behind.
 ///
 /// # Errors
@@ -125,6 +139,8 @@ impl Entry {
     /// # Errors
     /// Out of descriptors.
     pub fn place_child(&self, command: &mut Command) -> io::Result<()> {
+        let number = File::from(self.net.try_clone()?).metadata()?.ino();
+        command.env(WITHIN, number.to_string());
         let (user, net) = (self.user.try_clone()?, self.net.try_clone()?);
         let enter = move || {
             setns(user.as_fd(), CloneFlags::CLONE_NEWUSER)?;

@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::unistd::{getpid, getsid};
 use tokio::io::unix::AsyncFd;
 
 use crate::reactor;
@@ -63,13 +64,25 @@ impl Signals {
                 continue;
             };
             let number = i32::try_from(info.ssi_signo).map_err(io::Error::other)?;
+            let signal = Signal::try_from(number)?;
             // Codes above zero are the kernel's (sigaction(2)).
-            let from_terminal = info.ssi_code > 0;
+            let from_terminal = info.ssi_code > 0 && terminal_tells_all(signal);
             return Ok(Arrived {
-                signal: Signal::try_from(number)?,
+                signal,
                 from_terminal,
             });
         }
+    }
+}
+
+/// Whether `signal`, if it is the kernel's, has gone to every process of the foreground group. That
+/// a terminal is gone is told to the leader of its session alone.
+fn terminal_tells_all(signal: Signal) -> bool {
+    match signal {
+        Signal::SIGINT | Signal::SIGQUIT | Signal::SIGWINCH => true,
+        Signal::SIGHUP => getsid(None) != Ok(getpid()),
+        // Timers and descriptors that whoever was here before execve(2) has left.
+        _ => false,
     }
 }
 

@@ -17,6 +17,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use nix::unistd::{User, getuid};
 use serde::de::DeserializeOwned;
 use tabane_base::Destination;
 use tabane_core::Identity;
@@ -252,15 +253,23 @@ fn find_relay<'a>(
 }
 
 /// `$VARIABLE/tabane`, else `$HOME/FALLBACK/tabane` (XDG base directories: relative paths are
-/// ignored).
+/// ignored). Services of the system have no HOME: then the user's home as the system knows it.
 pub fn xdg_directory(variable: &str, fallback: &str) -> Option<PathBuf> {
     let absolute = |name: &str| {
         std::env::var_os(name)
             .map(PathBuf::from)
             .filter(|path| path.is_absolute())
     };
-    let base = absolute(variable).or_else(|| Some(absolute("HOME")?.join(fallback)))?;
+    let base = absolute(variable).or_else(|| {
+        let home = absolute("HOME").or_else(known_home)?;
+        Some(home.join(fallback))
+    })?;
     Some(base.join("tabane"))
+}
+
+fn known_home() -> Option<PathBuf> {
+    let user = User::from_uid(getuid()).ok().flatten()?;
+    Some(user.dir).filter(|path| path.is_absolute())
 }
 
 /// Reads a TOML file; `None` if there is none. Faults name file, line and key in one line.

@@ -11,7 +11,7 @@ use std::process::{ExitCode, ExitStatus};
 use anyhow::{Context, Result};
 use nix::sys::signal::Signal;
 use nix::unistd::{AccessFlags, access};
-use tabane_linux::signals::Signals;
+use tabane_linux::{child, signals::Signals};
 
 use crate::failure::Failure;
 use crate::signals::pass_on;
@@ -67,6 +67,11 @@ impl Program {
                 }
             }
         }
+    }
+
+    /// Has this process become it; gives why it could not.
+    pub(crate) fn replace_us(&self) -> Failure {
+        self.failed(&child::replace_this_process(&mut self.command()))
     }
 
     /// Why it could not be started after all.
@@ -128,8 +133,16 @@ fn is_executable(path: &Path) -> bool {
     path.is_file() && access(path, AccessFlags::X_OK).is_ok()
 }
 
+/// Ends this process as its command ended: by the same signal, or with the status to exit with.
+pub(crate) fn end_like(status: ExitStatus) -> ExitCode {
+    if let Some(signal) = status.signal() {
+        child::end_by(signal);
+    }
+    exit_code(status)
+}
+
 /// The status to exit with for a command that ended so.
-pub(crate) fn exit_code(status: ExitStatus) -> ExitCode {
+fn exit_code(status: ExitStatus) -> ExitCode {
     let code = match (status.code(), status.signal()) {
         (Some(code), _) => code,
         (None, Some(signal)) => KILLED + signal,

@@ -19,9 +19,23 @@ const CAUGHT: [Signal; 6] = [
     Signal::SIGUSR2,
 ];
 
-/// Catches the signals above from here on.
+/// What else would have reached a command that stood where we do, and would end us.
+const FOR_COMMANDS: [Signal; 4] = [
+    Signal::SIGALRM,
+    Signal::SIGVTALRM,
+    Signal::SIGIO,
+    Signal::SIGPWR,
+];
+
+/// Catches the first of these from here on.
 pub(crate) fn catch() -> Result<Signals> {
     Signals::catch(&CAUGHT).context("cannot catch signals")
+}
+
+/// Catches both from here on, to be passed on. SIGWINCH, which ends nobody, is not among them.
+pub(crate) fn catch_for_command() -> Result<Signals> {
+    let all = [&CAUGHT[..], &FOR_COMMANDS].concat();
+    Signals::catch(&all).context("cannot catch signals")
 }
 
 /// Passes a signal on to the command, unless the terminal has told it already.

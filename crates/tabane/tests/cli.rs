@@ -432,6 +432,44 @@ fn completion_scripts_name_the_commands() {
 }
 
 #[test]
+fn bash_completes_the_command_after_two_dashes() {
+    let home = Home::new();
+    let script = home.0.join("completion");
+    fs::write(&script, stdout(&home.tabane(&["completion", "bash"]))).unwrap();
+    let ask = "source $0; complete -p tabane | grep -o '_tabane[a-z_]*' > $0.by
+               COMP_WORDS=(\"${@:2}\"); COMP_CWORD=$1; word=${COMP_WORDS[$1]}
+               $(cat $0.by) tabane \"$word\" \"${COMP_WORDS[$1 - 1]}\"; echo ${COMPREPLY[@]}";
+    let completed = |line: &[&str]| {
+        let mut bash = Command::new("bash");
+        bash.args(["-c", ask]).arg(&script);
+        let last = (line.len() - 1).to_string();
+        stdout(&bash.arg(last).args(line).output().unwrap())
+    };
+    let words = completed(&["tabane", "run", "--", "mkd"]);
+    assert!(
+        words.split_whitespace().any(|word| word == "mkdir"),
+        "{words}"
+    );
+    let words = completed(&["tabane", "run", "--sta"]);
+    assert_eq!(words.trim(), "--stats");
+}
+
+#[test]
+fn without_a_home_the_system_s_word_counts() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tabane"));
+    let output = command.env_clear().arg("relays").output().unwrap();
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(!told.contains("set HOME"), "{told}");
+}
+
+#[test]
+fn a_policy_that_is_not_there_is_nothing_to_be_checked() {
+    let home = Home::new();
+    let said = stdout(&home.tabane(&["policy", "check"]));
+    assert!(said.contains("tabane policy set"), "{said}");
+}
+
+#[test]
 fn an_authority_is_made_when_its_user_says_so_and_can_be_read_by_nobody_else() {
     let home = Home::new();
     let (status, text) = failure(&home.tabane(&["web", "ca", "create", "files.example.org"]));

@@ -7,13 +7,13 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use clap::Args;
+use clap::{Args, ValueHint};
 use tabane_linux::{child::Account, interfaces::Interface};
 
 use crate::commands::run::{RunArgs, run_program};
 use crate::event_loop;
 use crate::failure::Failure;
-use crate::program::Program;
+use crate::program::{self, Program};
 use tabane_client::SessionPlan;
 use tabane_store::Store;
 use tabane_uplinks::{LinkPolicy, gateways, resolvers_of};
@@ -35,6 +35,7 @@ pub(crate) struct OpenArgs {
     link: String,
     /// The command and its arguments; put -- before it if it begins with a dash
     #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
+    #[arg(value_hint = ValueHint::CommandWithArguments)]
     command: Vec<OsString>,
     /// Run the command as this user: browsers want no root
     #[arg(long, value_name = "NAME")]
@@ -47,11 +48,12 @@ pub(crate) fn run(args: OpenArgs, store: &Store) -> Result<ExitCode> {
     let account = account.map_err(|error| Failure::usage(error.to_string()))?;
     let link = args.link;
     let run = RunArgs::plainly(args.command);
-    event_loop::carry(async move {
+    let ended = event_loop::carry(async move {
         let resolvers = resolvers_of(&find(&link, store).await?).await;
         let plan = SessionPlan::over_link(&link, resolvers);
         run_program(run, &plan, store, &program, account).await
-    })
+    })?;
+    Ok(program::end_like(ended))
 }
 
 /// The link, if it can be used at all.

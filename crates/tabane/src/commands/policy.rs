@@ -80,6 +80,13 @@ pub(crate) fn run(args: PolicyArgs, store: &Store) -> Result<ExitCode> {
         Some(PolicyCommand::Set(set)) => edit::set(&path, &set)?,
         Some(PolicyCommand::Unset { link }) => edit::unset(&path, &link)?,
         Some(PolicyCommand::Check { file }) => {
+            if file.is_none() && !path.exists() {
+                let path = path.display();
+                output::line(&format!(
+                    "no policy is set: {path} is not there; `tabane policy set` makes it"
+                ))?;
+                return Ok(ExitCode::SUCCESS);
+            }
             return check(&file.unwrap_or(path));
         }
         Some(PolicyCommand::Explain(explain)) => return explain::run(&explain, store),

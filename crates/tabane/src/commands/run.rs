@@ -4,16 +4,18 @@
 //! and whatever ends first (the command, a signal), everything is taken down again.
 
 use std::ffi::OsString;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{ExitCode, ExitStatus};
 
 use anyhow::{Context, Result};
-use clap::Args;
+use clap::{Args, ValueHint};
 use nix::sys::signal::Signal;
 use tabane_base::Duration;
 use tabane_control::Kind;
 use tabane_linux::{
     child::{self, Account},
+    private_net,
     signals::Signals,
 };
 use tokio::time::{Instant, MissedTickBehavior, interval};
@@ -47,7 +49,7 @@ const BY_SSH: [&str; 5] = ["ssh", "scp", "sftp", "git", "rsync"];
 /// included. As root (or with CAP_BPF, CAP_PERFMON, CAP_NET_ADMIN and a writable cgroup-v2), its
 /// sockets are redirected. As an ordinary user, it gets a network of its own, where the system
 /// allows that (user namespaces and /dev/net/tun); else a proxy, with a line that says why. Ends
-/// with the command's exit status, 128+n if signal n killed it, 126 or 127 if it cannot be started.
+/// as the command does, by its exit status or its signal; with 126 or 127 if it cannot be started.
 ///
 /// Under sudo the command is root's: use --user to run it as yourself, and `sudo -E` to keep your
 /// environment, e.g. `sudo -E tabane run --user "$USER" -- firefox`.
@@ -55,6 +57,7 @@ const BY_SSH: [&str; 5] = ["ssh", "scp", "sftp", "git", "rsync"];
 pub(crate) struct RunArgs {
     /// The command and its arguments; put -- before it if it begins with a dash
     #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
+    #[arg(value_hint = ValueHint::CommandWithArguments)]
     command: Vec<OsString>,
     /// Capture nothing; give the command a proxy by environment variables
     #[arg(long)]
@@ -95,10 +98,15 @@ impl RunArgs {
 
 pub(crate) fn run(args: RunArgs, store: &Store) -> Result<ExitCode> {
     let program = Program::find(&args.command)?;
+    if private_net::is_within() {
+        output::note("tabane: this is the network of another tabane run; the command goes by that");
+        return Err(program.replace_us().into());
+    }
     let account = args.user.as_deref().map(Account::find).transpose();
     let account = account.map_err(|error| Failure::usage(error.to_string()))?;
     let plan = SessionPlan::new(args.session.clone().into(), store)?;
-    event_loop::carry(run_program(args, &plan, store, &program, account))
+    let ended = event_loop::carry(run_program(args, &plan, store, &program, account))?;
+    Ok(program::end_like(ended))
 }
 
 /// Statistics with the clock and the sessions they are about.
@@ -127,15 +135,16 @@ impl Recorder {
     }
 }
 
-/// Captures the command, and carries what it sends as `plan` says, until its end.
+/// Captures the command, and carries what it sends as `plan` says, until its end,
+/// which is given.
 pub(crate) async fn run_program(
     args: RunArgs,
     plan: &SessionPlan,
     store: &Store,
     program: &Program,
     account: Option<Account>,
-) -> Result<ExitCode> {
-    let signals = signals::catch()?;
+) -> Result<ExitStatus> {
+    let signals = signals::catch_for_command()?;
     let mut entrance = if args.proxy {
         Entrance::proxy().await?
     } else {
@@ -149,7 +158,7 @@ pub(crate) async fn run_program(
     let far_ends = tokio::select! {
         far_ends = FarEnds::connect(plan, store) => far_ends?,
         arrived = signals.next() => {
-            return Ok(program::signal_code(arrived?.signal));
+            return Ok(ExitStatus::from_raw(arrived?.signal as i32));
         }
     };
     let description = Description {
@@ -185,7 +194,7 @@ pub(crate) async fn run_program(
     far_ends.close().await;
     let report = recorder.report();
     last_run::remember(&report);
-    let code = outcome?;
+    let ended = outcome?;
     if args.stats {
         output::note(table(&report));
     }
@@ -193,7 +202,7 @@ pub(crate) async fn run_program(
         let text = serde_json::to_string_pretty(&report)? + "\n";
         atomic_file::write_out(&path, text.as_bytes())?;
     }
-    Ok(code)
+    Ok(ended)
 }
 
 /// Says what helps a command that would end at a file of root's among OpenSSH's settings.
@@ -236,7 +245,7 @@ async fn supervise(
     program: &Program,
     signals: &Signals,
     recorder: &mut Recorder,
-) -> Result<ExitCode> {
+) -> Result<ExitStatus> {
     let mut command = tokio::process::Command::from(command);
     let mut child = command.spawn().map_err(|error| program.failed(&error))?;
     let mut samples = interval(SAMPLE_INTERVAL);
@@ -247,7 +256,7 @@ async fn supervise(
     loop {
         tokio::select! {
             status = child.wait() => {
-                return Ok(program::exit_code(status.context("cannot wait for the command")?));
+                return status.context("cannot wait for the command");
             }
             arrived = signals.next() => {
                 if let Some(pid) = child.id() {

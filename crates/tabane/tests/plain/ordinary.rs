@@ -3,9 +3,10 @@
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::ExitStatusExt;
 
 use super::SEED;
-use super::world::{World, script};
+use super::world::{TABANE, World, script};
 
 /// As `nobody` of Debian.
 const NOBODY: u32 = 65_534;
@@ -20,7 +21,7 @@ fn an_ordinary_users_command_is_itself_and_reaches_what_it_would() {
         command.output().unwrap()
     };
     assert_eq!(output("exit 7").status.code(), Some(7));
-    assert_eq!(output("kill -TERM $$").status.code(), Some(128 + 15));
+    assert_eq!(output("kill -TERM $$").status.signal(), Some(15));
     let touched = output("echo $PPID >$HOME/touched; id -u; cat; echo oops >&2");
     let said = String::from_utf8_lossy(&touched.stdout);
     assert_eq!(said.trim(), NOBODY.to_string(), "{touched:?}");
@@ -38,6 +39,21 @@ fn an_ordinary_users_command_is_itself_and_reaches_what_it_would() {
         "resolver 127.0.0.53",
     ];
     assert_eq!(said.lines().collect::<Vec<_>>(), all, "{reached:?}");
+}
+
+#[test]
+fn within_the_network_of_a_run_another_goes_by_it() {
+    let Some(world) = World::new(SEED) else {
+        return;
+    };
+    let mut command = world.ordinary_user(&["run", "--", TABANE, "run", "--", TABANE, "run"]);
+    let output = command.args(["--", "sh", "-c", "id -u; exit 7"]).output();
+    let output = output.unwrap();
+    assert_eq!(output.status.code(), Some(7), "{output:?}");
+    assert_eq!(output.stdout, b"65534\n", "{output:?}");
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(told.lines().count(), 2, "{told}");
+    assert!(told.contains("the network of another tabane run"), "{told}");
 }
 
 #[test]

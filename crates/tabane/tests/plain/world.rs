@@ -22,7 +22,7 @@ use tabane_netem::Scenario;
 
 use crate::process::{Notices, PATIENCE, UP, first_line, ip, pid, wait_for};
 
-const TABANE: &str = env!("CARGO_BIN_EXE_tabane");
+pub(crate) const TABANE: &str = env!("CARGO_BIN_EXE_tabane");
 const SCRIPTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/plain");
 const RESOLVER: &str = "203.0.113.2";
 /// Two like links, so that it does not matter which of them plain packets take. Their round trip

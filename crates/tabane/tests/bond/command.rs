@@ -1,0 +1,134 @@
+//! What a command meets that has nothing to do with its network: as it is without tabane.
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::Command;
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+
+use crate::process::{pid, wait_for};
+use crate::running::{Running, run};
+use crate::text;
+use crate::world::{TABANE, World};
+
+/// What a command line that starts with nothing or with `tabane run` says, and how it ends.
+fn both(world: &World, line: impl Fn(&str) -> String) -> [(String, Option<i32>); 2] {
+    ["", &format!("{TABANE} run --")].map(|before| {
+        let mut command = world.in_client("bash");
+        let output = command.args(["-c", &line(before)]).output().unwrap();
+        (text(&output.stdout), output.status.code())
+    })
+}
+
+#[test]
+fn a_command_is_scheduled_as_without_tabane() {
+    let Some(world) = World::new(&[]) else { return };
+    world.join();
+    let show = "cat /proc/self/timerslack_ns; cut -d' ' -f 18,19,40,41 /proc/self/stat";
+    let [plain, ours] = both(&world, |before| format!("{before} sh -c \"{show}\""));
+    assert_eq!(ours, plain);
+}
+
+#[test]
+fn a_command_dies_of_its_signal_for_whoever_started_tabane() {
+    let Some(world) = World::new(&[]) else { return };
+    world.join();
+    for signal in [Signal::SIGINT, Signal::SIGSEGV, Signal::SIGKILL] {
+        for flags in [&[][..], &["--proxy"]] {
+            let output = world.run(flags, &format!("kill -{} $$", signal as i32));
+            assert_eq!(output.status.signal(), Some(signal as i32), "{output:?}");
+            assert!(!output.status.core_dumped(), "{output:?}");
+        }
+    }
+}
+
+#[test]
+fn a_command_s_status_is_known_where_ends_of_children_are_ignored() {
+    let Some(world) = World::new(&[]) else { return };
+    world.join();
+    let [plain, ours] = both(&world, |before| {
+        let show = "grep SigIgn /proc/self/status | tail -c 9; exit 5";
+        format!("exec env --ignore-signal=CHLD {before} sh -c '{show}'")
+    });
+    assert_eq!(ours, plain);
+}
+
+#[test]
+fn a_command_begins_with_the_signals_blocked_that_tabane_began_with() {
+    let Some(world) = World::new(&[]) else { return };
+    world.join();
+    let [plain, ours] = both(&world, |before| {
+        let show = "grep SigBlk /proc/self/status";
+        format!("exec env --block-signal=TERM,WINCH {before} {show}")
+    });
+    assert_eq!(ours, plain);
+}
+
+#[test]
+fn closed_standard_descriptors_stay_closed() {
+    let Some(world) = World::new(&[]) else { return };
+    world.join();
+    for line in ["cat <&-", "echo hi >&-", "sh -c 'ls /proc/$$/fd' 2>&-"] {
+        let [plain, ours] = both(&world, |before| format!("{before} {line}"));
+        assert_eq!(ours, plain, "{line}");
+    }
+}
+
+#[test]
+fn what_is_sent_to_tabane_reaches_the_command() {
+    let Some(world) = World::new(&[]) else { return };
+    world.join();
+    for name in ["ALRM", "VTALRM", "IO", "PWR", "USR1"] {
+        let line = format!("trap 'exit 9' {name}; echo up; while :; do sleep 0.05; done");
+        let mut command = world.tabane(&["run", "--", "bash", "-c", &line]);
+        let (mut running, said) = Running::start(&mut command);
+        assert_eq!(said, "up");
+        kill(
+            pid(&running.0),
+            format!("SIG{name}").parse::<Signal>().unwrap(),
+        )
+        .unwrap();
+        let status = wait_for(&mut running.0, Duration::from_secs(20));
+        assert_eq!(status.code(), Some(9), "{name}");
+    }
+}
+
+/// A terminal's end is told to the leader of its session alone.
+#[test]
+fn a_terminal_that_goes_away_ends_the_command_of_its_session_s_leader() {
+    let Some(world) = World::new(&[]) else { return };
+    world.join();
+    let said = world.path("hangup");
+    let command = format!(
+        "trap 'echo told > {}; exit' HUP; echo up; while :; do sleep 0.05; done",
+        said.display()
+    );
+    let script = "import os, pty, sys\n\
+                  pid, terminal = pty.fork()\n\
+                  if pid == 0: os.execv(sys.argv[1], sys.argv[1:])\n\
+                  while b'up' not in os.read(terminal, 99): pass\n\
+                  os.close(terminal)\n\
+                  os.waitpid(pid, 0)";
+    let mut python: Command = world.in_client("timeout");
+    python.args(["20", "python3", "-c", script, TABANE, "run", "--"]);
+    let output = python.args(["bash", "-c", &command]).output().unwrap();
+    assert!(said.exists(), "{output:?}");
+}
+
+#[test]
+fn a_host_that_is_not_there_is_searched_for_once() {
+    let Some(world) = World::new(&[]) else { return };
+    world.join();
+    // A router before it asks for it in vain.
+    let wire = "sysctl -qw net.ipv4.ip_forward=1; ip link add d0 type veth peer name d1; \
+                ip link set d0 up; ip link set d1 up; ip route add 203.0.113.77 dev d0";
+    run(world.in_servers("sh").args(["-ec", wire]));
+    let [plain, ours] = both(&world, |before| {
+        let curl = "curl -sS -m 30 -o /dev/null -w '%{time_total}' http://203.0.113.77:8000/";
+        format!("{before} {curl}")
+    });
+    let seconds = |said: &str| said.parse::<f64>().unwrap();
+    assert_eq!(ours.1, plain.1);
+    let (plain, ours) = (seconds(&plain.0), seconds(&ours.0));
+    assert!(ours < plain + 2.0, "{ours} s, plainly {plain} s");
+}
