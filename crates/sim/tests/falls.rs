@@ -38,7 +38,7 @@ fn held_up(pair: [(u64, u64); 2]) -> Option<Duration> {
     world.add(Transfer::download());
     world.run_until(FALLS);
     for direction in [Direction::Up, Direction::Down] {
-        let mut falls = world.network_mut().link_mut(LinkId(1), direction);
+        let falls = world.network_mut().link_mut(LinkId(1), direction);
         falls.set_rate(FALLS, LEFT);
     }
     world.run_until(FALLS + STEP * LOOKED_AT + SPAN);
