@@ -43,6 +43,29 @@ fn a_command_dies_of_its_signal_for_whoever_started_tabane() {
 }
 
 #[test]
+fn ctrl_c_ends_the_loop_of_a_shell_around_it() {
+    let Some(world) = World::new(&[]) else { return };
+    world.join();
+    let line = format!(
+        "for i in 1 2; do {TABANE} run -- sh -c 'echo up; exec sleep 20'; done; echo goes on"
+    );
+    let script = "import os, pty, sys\n\
+                  pid, terminal = pty.fork()\n\
+                  if pid == 0: os.execvp('bash', ['bash', '-c', sys.argv[1]])\n\
+                  while b'up' not in os.read(terminal, 99): pass\n\
+                  os.write(terminal, b'\\x03')\n\
+                  try:\n while said := os.read(terminal, 99): os.write(1, said)\n\
+                  except OSError: pass\n\
+                  print('ended by', os.WTERMSIG(os.waitpid(pid, 0)[1]))";
+    let mut python = world.in_client("timeout");
+    python.args(["30", "python3", "-c", script, &line]);
+    let output = python.output().unwrap();
+    let said = text(&output.stdout);
+    assert!(said.ends_with("ended by 2\n"), "{output:?}");
+    assert!(!said.contains("up") && !said.contains("goes on"), "{said}");
+}
+
+#[test]
 fn a_command_s_status_is_known_where_ends_of_children_are_ignored() {
     let Some(world) = World::new(&[]) else { return };
     world.join();
