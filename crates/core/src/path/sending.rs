@@ -141,7 +141,7 @@ impl Path {
         let queues = oldest.is_some_and(|at| now.since(at) > shortest + shortest / 2 + QUEUED);
         let of_late = queues.then(|| self.delivery.rate_of_late(now)).flatten();
         Arrival {
-            rate: of_late.or(self.delivery.rate()),
+            rate: of_late.or_else(|| self.delivery.rate()),
             // What has arrived, and its acknowledgement has not, counts as in flight.
             way_back: self.rtt.smoothed().saturating_sub(delay),
         }
