@@ -1,9 +1,10 @@
 //! Control groups (version 2) that commands run in, so that socket hooks see them and only them.
 //!
 //! Owns finding the hierarchy wherever it is mounted, one group per run (`tabane/run-<pid>-<n>` in
-//! the group that it was started in), placing processes in it, and leaving nothing behind. A group is held
-//! by a lock on its directory, which the kernel drops with its holder; groups without a holder are
-//! stale, whatever became of the process that made them. Processes are never killed unless asked.
+//! the group that it was started in), placing processes in it, and leaving nothing behind. A group
+//! is held by a lock on its directory, which the kernel drops with its holder; groups without a
+//! holder are stale, whatever became of the process that made them. Processes are never killed
+//! unless asked.
 
 mod error;
 mod mount;
