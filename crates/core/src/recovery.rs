@@ -150,6 +150,8 @@ pub(crate) struct Recovery {
     lost: BTreeMap<PacketNumber, SentPacket>,
     largest_acked: Option<PacketNumber>,
     in_flight: Bytes,
+    /// So many of the first places of `sent` have nothing left to repeat, and so much in flight.
+    repeated: (usize, Bytes),
     eliciting_in_flight: usize,
     /// When what asks for an answer last left.
     last_eliciting_at: Instant,
@@ -170,6 +172,7 @@ impl Recovery {
             lost: BTreeMap::new(),
             largest_acked: None,
             in_flight: Bytes::ZERO,
+            repeated: (0, Bytes::ZERO),
             eliciting_in_flight: 0,
             last_eliciting_at: now,
             loss_at: None,
@@ -382,6 +385,7 @@ impl Recovery {
     }
 
     fn forget(&mut self, packet: &SentPacket) {
+        self.repeated = (0, Bytes::ZERO);
         if packet.in_flight {
             self.in_flight -= Bytes::new(packet.size.into());
         }
@@ -391,6 +395,7 @@ impl Recovery {
     }
 
     fn trim(&mut self) {
+        self.repeated = (0, Bytes::ZERO);
         while let Some((_, None)) = self.sent.front() {
             self.sent.pop_front();
         }
@@ -441,10 +446,26 @@ impl Recovery {
 
     /// Packets in flight, oldest first, for repeating their contents elsewhere.
     pub(crate) fn in_flight_mut(&mut self) -> impl Iterator<Item = &mut SentPacket> {
-        self.sent
-            .iter_mut()
-            .filter_map(|(_, slot)| slot.as_mut())
-            .filter(|packet| packet.in_flight)
+        let packets = self.sent.iter_mut().filter_map(|(_, slot)| slot.as_mut());
+        packets.filter(|packet| packet.in_flight)
+    }
+
+    /// The same from the first on that has not been repeated, and what is in flight before it. A
+    /// path that brings nothing has all it holds repeated, a few at a time, and those before are
+    /// not looked at again for each few.
+    pub(crate) fn unrepeated_mut(&mut self) -> (Bytes, impl Iterator<Item = &mut SentPacket>) {
+        let (places, before) = &mut self.repeated;
+        while let Some((_, slot)) = self.sent.get(*places) {
+            match slot {
+                Some(packet) if packet.in_flight && !packet.reinjected => break,
+                Some(packet) if packet.in_flight => *before += Bytes::new(packet.size.into()),
+                _ => {}
+            }
+            *places += 1;
+        }
+        let rest = self.sent.range_mut(*places..);
+        let packets = rest.filter_map(|(_, slot)| slot.as_mut());
+        (*before, packets.filter(|packet| packet.in_flight))
     }
 }
 

@@ -82,8 +82,9 @@ pub(crate) fn reinject(
         if !any_overdue && !is_late(path.last_eliciting_at(), all) {
             continue;
         }
-        let (mut ahead, mut again, mut is_spent) = (Bytes::ZERO, Bytes::ZERO, false);
-        for packet in path.in_flight_mut() {
+        let (mut again, mut is_spent) = (Bytes::ZERO, false);
+        let (mut ahead, unrepeated) = path.unrepeated_mut();
+        for packet in unrepeated {
             let size = Bytes::new(packet.size.into());
             ahead += size;
             if packet.reinjected || !is_late(packet.sent_at, ahead) {

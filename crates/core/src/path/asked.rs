@@ -50,6 +50,11 @@ impl Path {
         self.recovery.in_flight_mut()
     }
 
+    /// See [`Recovery::unrepeated_mut`](crate::recovery::Recovery::unrepeated_mut).
+    pub(crate) fn unrepeated_mut(&mut self) -> (Bytes, impl Iterator<Item = &mut SentPacket>) {
+        self.recovery.unrepeated_mut()
+    }
+
     /// Nanoseconds that a packet takes there, after an instant of the peer's clock that is the same
     /// for all paths.
     pub(crate) fn forward_delay(&self) -> Option<i64> {
