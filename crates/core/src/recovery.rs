@@ -158,7 +158,7 @@ pub(crate) struct Recovery {
     loss_at: Option<Instant>,
     pto_count: u32,
     reordering: Reordering,
-    /// Places of `sent` that acknowledgements have had looked at.
+    /// Places of `sent` that acknowledgements, and repeats before them, have had looked at.
     #[cfg(test)]
     looked_at: usize,
 }
@@ -456,6 +456,10 @@ impl Recovery {
     pub(crate) fn unrepeated_mut(&mut self) -> (Bytes, impl Iterator<Item = &mut SentPacket>) {
         let (places, before) = &mut self.repeated;
         while let Some((_, slot)) = self.sent.get(*places) {
+            #[cfg(test)]
+            {
+                self.looked_at += 1;
+            }
             match slot {
                 Some(packet) if packet.in_flight && !packet.reinjected => break,
                 Some(packet) if packet.in_flight => *before += Bytes::new(packet.size.into()),
@@ -658,5 +662,36 @@ mod tests {
             recovery.on_ack(Instant::EPOCH, &ack(&[0..=1]), drop),
             Err(Violation::AckedUnsent)
         );
+    }
+
+    /// Two at a time, as a nearly full window has it: the walk began with the oldest each time.
+    #[test]
+    fn what_has_been_repeated_is_not_looked_at_again_for_the_next_few() {
+        const PACKETS: u64 = 2_000;
+        let mut recovery = Recovery::new(Instant::EPOCH);
+        (0..PACKETS).for_each(|pn| recovery.on_sent(packet(pn)));
+        let holes: Vec<_> = (1..100).map(|n| n * 7..=n * 7).rev().collect();
+        acked(&mut recovery, PACKETS, &holes);
+        let mut repeat_two = |recovery: &mut Recovery| {
+            let all: Vec<_> = recovery.in_flight_mut().map(|it| it.reinjected).collect();
+            let first = all.iter().position(|it| !it)?;
+            let (before, mut rest) = recovery.unrepeated_mut();
+            assert_eq!(before, Bytes::kilo(first as u64), "as many as a walk finds");
+            for packet in rest.by_ref().take(2) {
+                assert!(!packet.reinjected);
+                packet.reinjected = true;
+            }
+            assert_eq!(rest.count(), all.len().saturating_sub(first + 2));
+            Some(())
+        };
+        let before = recovery.looked_at;
+        for _ in 0..200 {
+            repeat_two(&mut recovery);
+        }
+        // Something repeated arrives after all: those that are left are looked at once more.
+        acked(&mut recovery, PACKETS, std::slice::from_ref(&(0..=20)));
+        while repeat_two(&mut recovery).is_some() {}
+        let looked_at = recovery.looked_at - before;
+        assert!(looked_at < 2 * PACKETS as usize, "{looked_at}");
     }
 }
