@@ -672,7 +672,7 @@ mod tests {
         (0..PACKETS).for_each(|pn| recovery.on_sent(packet(pn)));
         let holes: Vec<_> = (1..100).map(|n| n * 7..=n * 7).rev().collect();
         acked(&mut recovery, PACKETS, &holes);
-        let mut repeat_two = |recovery: &mut Recovery| {
+        let repeat_two = |recovery: &mut Recovery| {
             let all: Vec<_> = recovery.in_flight_mut().map(|it| it.reinjected).collect();
             let first = all.iter().position(|it| !it)?;
             let (before, mut rest) = recovery.unrepeated_mut();

@@ -1,7 +1,9 @@
 //! What a command meets that has nothing to do with its network: as it is without tabane.
 
+use std::fs;
+use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
@@ -27,6 +29,32 @@ fn a_command_is_scheduled_as_without_tabane() {
     let show = "cat /proc/self/timerslack_ns; cut -d' ' -f 18,19,40,41 /proc/self/stat";
     let [plain, ours] = both(&world, |before| format!("{before} sh -c \"{show}\""));
     assert_eq!(ours, plain);
+}
+
+/// A service's limits hold for it, and who ends all of a group ends it.
+#[test]
+fn a_command_stays_within_the_control_group_that_tabane_is_in() {
+    let Some(world) = World::new(&[]) else { return };
+    let Some(own) = crate::own_group() else {
+        println!("skipped: no cgroup-v2 is mounted");
+        return;
+    };
+    world.join();
+    let name = format!("tabane-test-{}", std::process::id());
+    let group = own.join(&name);
+    fs::create_dir(&group).unwrap();
+    let line = format!("read go; exec {TABANE} run -- grep ^0:: /proc/self/cgroup");
+    let mut shell = world.in_client("sh");
+    shell.args(["-c", &line]);
+    shell.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut shell = shell.spawn().unwrap();
+    fs::write(group.join("cgroup.procs"), shell.id().to_string()).unwrap();
+    shell.stdin.take().unwrap().write_all(b"go\n").unwrap();
+    let output = shell.wait_with_output().unwrap();
+    let said = text(&output.stdout);
+    assert!(said.contains(&format!("/{name}/tabane/run-")), "{said}");
+    // Refused where anything is left in it.
+    fs::remove_dir(&group).unwrap();
 }
 
 #[test]

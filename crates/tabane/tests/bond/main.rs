@@ -59,6 +59,7 @@ mod workers;
 mod world;
 
 use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
 use std::time::Duration;
 
@@ -91,18 +92,20 @@ fn is_pattern(bytes: &[u8]) -> bool {
         .all(|(i, byte)| *byte == (i % 256) as u8)
 }
 
-/// The groups that runs have left in this process's group, by its cgroup mount.
-fn leftover_groups() -> Vec<String> {
+/// The control group that this process is in.
+fn own_group() -> Option<PathBuf> {
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
     let mount = mounts
         .lines()
-        .find(|line| line.split(' ').nth(2) == Some("cgroup2"));
-    let Some(mount) = mount.and_then(|line| line.split(' ').nth(1)) else {
-        return Vec::new();
-    };
+        .find(|line| line.split(' ').nth(2) == Some("cgroup2"))?;
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap();
-    let own = groups.lines().find_map(|line| line.strip_prefix("0::"));
-    let Ok(entries) = fs::read_dir(format!("{mount}{}/tabane", own.unwrap())) else {
+    let own = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    Some(Path::new(mount.split(' ').nth(1)?).join(own))
+}
+
+/// The groups that runs have left in it.
+fn leftover_groups() -> Vec<String> {
+    let Some(entries) = own_group().and_then(|own| fs::read_dir(own.join("tabane")).ok()) else {
         return Vec::new();
     };
     let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
