@@ -12,6 +12,10 @@
 
 use tabane_base::{Bytes, Duration, Instant, Rate};
 
+/// The shortest time over which is taken what arrives at present: longer than a link's scheduler
+/// lets packets wait for each other.
+const OF_LATE: Duration = Duration::from_millis(100);
+
 /// What a packet in flight remembers of the moment it was sent. Recovery keeps it with the packet
 /// and hands it back when the packet is acknowledged.
 #[derive(Clone, Copy, Debug, Default)]
@@ -72,6 +76,8 @@ pub(crate) struct DeliveryEstimator {
     app_limited_until: Option<Bytes>,
     /// The acknowledgement being taken in.
     ack: AckInProgress,
+    /// What had been delivered at two moments of late, the earlier first.
+    marks: [(Instant, Bytes); 2],
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -96,6 +102,7 @@ impl DeliveryEstimator {
             rate: None,
             app_limited_until: None,
             ack: AckInProgress::default(),
+            marks: [(now, Bytes::ZERO); 2],
         }
     }
 
@@ -110,6 +117,7 @@ impl DeliveryEstimator {
             // A flight begins: what came before must not stretch its intervals.
             self.first_sent_at = now;
             self.delivered_at = now;
+            self.marks = [(now, self.delivered); 2];
         }
         SentState {
             delivered: self.delivered,
@@ -139,6 +147,13 @@ impl DeliveryEstimator {
     #[must_use]
     pub(crate) const fn rate(&self) -> Option<Rate> {
         self.rate
+    }
+
+    /// What arrives at present, where something has been in flight long enough to tell.
+    pub(crate) fn rate_of_late(&self, now: Instant) -> Option<Rate> {
+        let (since, delivered) = self.marks[0];
+        let span = now.since(since);
+        (span >= OF_LATE).then(|| Rate::of(self.delivered - delivered, span))
     }
 
     /// An acknowledgement is about to be taken in, packet by packet.
@@ -201,6 +216,9 @@ impl DeliveryEstimator {
         self.delivered_at = self.delivered_at.max(unheld);
         let send_interval = sent_at.since(state.first_sent_at);
         let ack_interval = self.delivered_at.since(state.delivered_at);
+        if now.since(self.marks[1].0) >= OF_LATE {
+            self.marks = [self.marks[1], (now, self.delivered)];
+        }
         self.first_sent_at = sent_at;
         sample.interval = send_interval.max(ack_interval);
         sample.delivered = self.delivered - state.delivered;
@@ -339,6 +357,32 @@ mod tests {
             let rate = estimator.finish_ack(at(sent + 10), at(sent + 10), RTT).rate;
             assert_eq!(rate.is_some(), packets > 1, "{packets} packets: {rate:?}");
         }
+    }
+
+    /// A round trip after the link has become ten times slower the rate of a round trip is still
+    /// several times too high.
+    #[test]
+    fn what_arrives_of_late_is_known_before_a_round_trip_is_over() {
+        let mut estimator = DeliveryEstimator::new(at(0));
+        assert_eq!(estimator.rate_of_late(at(50)), None, "too soon");
+        let mut sent = std::collections::VecDeque::new();
+        for tick in 0..1_200 {
+            let in_flight = Bytes::new(sent.len() as u64 * 1_000);
+            if in_flight < Bytes::kilo(600) {
+                sent.push_back((at(tick), estimator.on_sent(at(tick), PACKET, in_flight)));
+            }
+            // 600 ms long; 1,000 bytes a millisecond, and in ten from second one on.
+            let is_due = tick >= 600 && (tick < 1_000 || tick % 10 == 0);
+            if is_due && let Some((sent_at, state)) = sent.pop_front() {
+                estimator.begin_ack();
+                estimator.on_packet_acked(PACKET, sent_at, &state);
+                estimator.finish_ack(at(tick), at(tick), Duration::from_millis(600));
+            }
+        }
+        let of_late = estimator.rate_of_late(at(1_200)).map(Rate::as_mbps_f64);
+        let of_round_trip = estimator.rate().map(Rate::as_mbps_f64);
+        assert!(of_late < Some(1.2) && of_late > Some(0.7), "{of_late:?}");
+        assert!(of_round_trip > Some(2.5), "{of_round_trip:?}");
     }
 
     #[test]

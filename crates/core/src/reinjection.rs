@@ -21,9 +21,9 @@ const MARGIN: Duration = Duration::from_millis(2);
 /// In place of something else only what a path has that was new so recently: nobody knew how slow
 /// it is, and start-up lets out too much. Later it is rarely worth the bytes …
 const YOUNG_FOR: Duration = Duration::from_secs(2);
-/// … but where so many times more is held for them: a link that is this much slower than others,
-/// and slower than it was.
-const WORTH: u64 = 8;
+/// … but where so many times more is held for them: waiting has then cost more than repeating
+/// will, since the link is much slower than others, and slower than it was.
+const WORTH: u64 = 2;
 const WORTH_LEAST: Bytes = Bytes::kilo(256);
 /// What is repeated in place of something else is to save its reader more.
 const MARGIN_AWAITED: Duration = Duration::from_millis(20);
@@ -68,7 +68,8 @@ pub(crate) fn reinject(
         }
         let overdue = path.rtt().smoothed() + 4 * path.rtt().variation() + MARGIN;
         // A link that has become slow brings the last of what it was given much later.
-        let arrival = path.arrival(view.delay);
+        let oldest = path.in_flight_mut().next().map(|packet| packet.sent_at);
+        let arrival = path.arrival(now, view.delay, oldest);
         // On its way and late, or so old that it may well be lost.
         let is_late = |sent_at: Instant, ahead: Bytes| {
             let arrives = (sent_at + view.delay).max(now + arrival.of(ahead));
@@ -77,8 +78,7 @@ pub(crate) fn reinject(
         // The newest arrives last, and the oldest is overdue first: where neither is late, none is,
         // as nearly always while a program writes in small pieces.
         let all = path.recovery().in_flight();
-        let oldest = path.in_flight_mut().next();
-        let any_overdue = oldest.is_some_and(|packet| is_late(packet.sent_at, Bytes::ZERO));
+        let any_overdue = oldest.is_some_and(|sent_at| is_late(sent_at, Bytes::ZERO));
         if !any_overdue && !is_late(path.last_eliciting_at(), all) {
             continue;
         }

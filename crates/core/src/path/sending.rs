@@ -12,7 +12,11 @@ use crate::recovery::{SentFrames, SentPacket};
 /// So much later the first packets of a path may arrive: ten on a link of 0.5 Mbit/s.
 const LATE_UNMEASURED: Duration = Duration::from_millis(240);
 
-/// How a path brings what is in flight on it, at the rate at which it has delivered of late.
+/// So much longer than one and a half of the shortest round trips nothing is in flight but for a
+/// queue.
+const QUEUED: Duration = Duration::from_millis(50);
+
+/// How a path brings what is in flight on it, at the rate at which it delivers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arrival {
     rate: Option<Rate>,
@@ -123,10 +127,21 @@ impl Path {
             .min(Rate::of(self.cwnd(), self.rtt.smoothed()))
     }
 
-    /// When what is in flight arrives; the way there takes `delay`.
-    pub(crate) fn arrival(&self, delay: Duration) -> Arrival {
+    /// When what is in flight arrives, the oldest of which left at `oldest`; the way there takes
+    /// `delay`. Where that is longer ago than it can be without a queue, things come as fast as
+    /// they have come of late: the rate over a round trip tells of a link that has become slow
+    /// only once that is over, and the slower the link, the longer it takes.
+    pub(crate) fn arrival(
+        &self,
+        now: Instant,
+        delay: Duration,
+        oldest: Option<Instant>,
+    ) -> Arrival {
+        let shortest = self.rtt.min();
+        let queues = oldest.is_some_and(|at| now.since(at) > shortest + shortest / 2 + QUEUED);
+        let of_late = queues.then(|| self.delivery.rate_of_late(now)).flatten();
         Arrival {
-            rate: self.delivery.rate(),
+            rate: of_late.or_else(|| self.delivery.rate()),
             // What has arrived, and its acknowledgement has not, counts as in flight.
             way_back: self.rtt.smoothed().saturating_sub(delay),
         }
