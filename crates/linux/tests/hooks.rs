@@ -16,6 +16,8 @@
 mod attached;
 #[path = "hooks/client.rs"]
 mod client;
+#[path = "hooks/egress.rs"]
+mod egress;
 #[path = "hooks/held.rs"]
 mod held;
 #[path = "hooks/world.rs"]
@@ -181,10 +183,66 @@ fn what_shall_be_left_alone_is() {
         finish(&mut client).await;
         let accepting = timeout(Duration::ZERO, world.call()).await;
         assert!(accepting.is_err(), "a connection was captured");
-        let mut seen = 0;
-        let flows = world.hooks.flows();
-        world.capture.udp.try_recv(&flows, |_| seen += 1).unwrap();
-        assert_eq!(seen, 0, "datagrams were captured");
+        world.assert_no_datagram();
+    });
+}
+
+/// A link with an address, by which everything is routed.
+fn add_link() {
+    ip(&["link", "add", "plain0", "type", "veth", "peer", "plain1"]);
+    for link in ["plain0", "plain1"] {
+        ip(&["link", "set", link, "up"]);
+    }
+    ip(&["addr", "add", "198.51.100.7/24", "dev", "plain0"]);
+    let v6 = ["-6", "addr", "add", "2001:db8:7::7/64", "dev", "plain0"];
+    ip(&[&v6[..], &["nodad"]].concat());
+    ip(&["route", "add", "default", "via", "198.51.100.1"]);
+    ip(&["-6", "route", "add", "default", "dev", "plain0"]);
+}
+
+#[test]
+fn datagrams_that_name_their_interface_are_left_alone() {
+    with_hooks(|world| async move {
+        add_link();
+        for (family, router) in [("-4", "198.51.100.1"), ("-6", "2001:db8::1")] {
+            let known = [
+                "neigh",
+                "add",
+                router,
+                "lladdr",
+                "02:00:00:00:00:01",
+                "dev",
+                "plain0",
+            ];
+            ip(&[&[family], &known[..]].concat());
+        }
+        let wire = egress::Wire::of("plain1");
+        finish(&mut world.run("by-interface")).await;
+        for dest in egress::DESTS {
+            wire.hear(b"not captured", dest);
+        }
+    });
+}
+
+#[test]
+fn datagrams_by_the_interface_of_our_own_answers_are_captured() {
+    with_hooks(|mut world| async move {
+        add_link();
+        let mut client = world.run("as-answered");
+        for _ in 0..4 {
+            world.echo_datagrams(1).await;
+        }
+        finish(&mut client).await;
+    });
+}
+
+#[test]
+fn what_is_for_all_hosts_of_a_wire_is_left_alone() {
+    with_hooks(|mut world| async move {
+        add_link();
+        world.hooks.follow_routes().await.unwrap();
+        finish(&mut world.run("to-all")).await;
+        world.assert_no_datagram();
     });
 }
 
@@ -333,24 +391,8 @@ fn a_connected_socket_is_told_that_nobody_is_there() {
 #[test]
 fn a_connected_socket_is_called_what_it_would_be_called_without_us() {
     with_hooks(|mut world| async move {
-        ip(&["link", "add", "plain0", "type", "veth", "peer", "plain1"]);
-        for link in ["plain0", "plain1"] {
-            ip(&["link", "set", link, "up"]);
-        }
-        for address in ["198.51.100.7/24", "198.51.100.9/24"] {
-            ip(&["addr", "add", address, "dev", "plain0"]);
-        }
-        ip(&[
-            "-6",
-            "addr",
-            "add",
-            "2001:db8:7::7/64",
-            "dev",
-            "plain0",
-            "nodad",
-        ]);
-        ip(&["route", "add", "default", "via", "198.51.100.1"]);
-        ip(&["-6", "route", "add", "default", "dev", "plain0"]);
+        add_link();
+        ip(&["addr", "add", "198.51.100.9/24", "dev", "plain0"]);
         world.hooks.follow_routes().await.unwrap();
         let mut client = world.run("names-tcp");
         world.echo_one().await;

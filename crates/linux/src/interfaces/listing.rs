@@ -143,19 +143,29 @@ fn is_near(message: &RouteMessage, is_wire: impl Fn(u32) -> bool) -> bool {
     }
 }
 
-/// The ranges of destinations that the routing tables tell apart, whichever they are in.
+/// The ranges of destinations that the routing tables tell apart, whichever they are in, and apart
+/// from these the addresses of all hosts of a wire.
 ///
 /// # Errors
 /// See [`InterfaceError`].
 ///
 /// # Panics
 /// Outside a tokio runtime with its I/O driver enabled.
-pub(crate) async fn routed_ranges() -> Result<Vec<Prefix>, InterfaceError> {
+pub(crate) async fn routed_ranges() -> Result<(Vec<Prefix>, Vec<Prefix>), InterfaceError> {
     let (connection, handle, _) = rtnetlink::new_connection().map_err(InterfaceError::Open)?;
     let connection = tokio::spawn(connection);
     let routes = routes(&handle).await;
     connection.abort();
-    Ok(routes?.iter().filter_map(routed_range).collect())
+    let (mut routed, mut broadcast) = (Vec::new(), Vec::new());
+    for message in &routes? {
+        let ranges = match message.header.kind {
+            RouteType::Unicast | RouteType::Local => &mut routed,
+            RouteType::Broadcast => &mut broadcast,
+            _ => continue,
+        };
+        ranges.extend(routed_range(message));
+    }
+    Ok((routed, broadcast))
 }
 
 async fn routes(handle: &Handle) -> Result<Vec<RouteMessage>, InterfaceError> {
@@ -170,7 +180,7 @@ async fn routes(handle: &Handle) -> Result<Vec<RouteMessage>, InterfaceError> {
     Ok(all)
 }
 
-/// Where a socket may be connected to by this route.
+/// Where a socket may send to by this route.
 fn routed_range(message: &RouteMessage) -> Option<Prefix> {
     let header = &message.header;
     let any = match header.address_family {
@@ -178,9 +188,6 @@ fn routed_range(message: &RouteMessage) -> Option<Prefix> {
         AddressFamily::Inet6 => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
         _ => return None,
     };
-    if !matches!(header.kind, RouteType::Unicast | RouteType::Local) {
-        return None;
-    }
     let destination = message
         .attributes
         .iter()

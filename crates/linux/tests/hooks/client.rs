@@ -10,6 +10,8 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 
 use socket2::{Domain, Protocol, Socket, Type};
 
+use super::egress;
+
 pub(crate) fn play(role: &str) {
     match role {
         "tcp4" => tcp(connect("192.0.2.1:80"), "192.0.2.1:80"),
@@ -91,6 +93,9 @@ pub(crate) fn play(role: &str) {
         "dns" => udp_connected("0.0.0.0:0", "127.0.0.53:53"),
         "dns-in-range" => udp_connected("0.0.0.0:0", "192.0.2.9:53"),
         "left-alone" => left_alone(),
+        "by-interface" => egress::by_interface(),
+        "as-answered" => egress::as_answered(),
+        "to-all" => egress::to_all(),
         "shut" => unreachable("192.0.2.1:80"),
         "udp-server" => {
             let socket = udp_socket("198.51.100.7:5001");
