@@ -16,8 +16,8 @@
 //
 // Left alone: everything while the gate is shut, sockets bound to a device, sockets carrying
 // BYPASS_MARK, other network namespaces, loopback (save port 53, where local resolvers live),
-// link-local, multicast, broadcast, prefixes in `excluded`, UDP to whoever has written to the
-// socket first (a server's answers leave the way the questions came), datagrams with an interface
+// link-local, multicast, broadcast, this machine's own addresses (but for their port 53, as with
+// loopback), prefixes in `excluded`, UDP to whoever has written to the socket first (a server's answers leave the way the questions came), datagrams with an interface
 // named beside them, UDP of sockets whose hop limit is below FEW_HOPS (traceroute: it asks who is on
 // this machine's own way), and connecting sockets that are IPV6_V6ONLY or bound to an IPv6 address,
 // which can reach no v4-mapped address.
@@ -157,7 +157,7 @@ struct address {
 };
 
 // The own address of a socket connected to a destination in this range, IPv4 in mapped form; zero
-// for a broadcast address.
+// where it is this machine's own, or a broadcast address.
 struct {
 	MAP_UINT(type, BPF_MAP_TYPE_LPM_TRIE);
 	MAP_UINT(max_entries, MAX_SOURCES);
@@ -441,13 +441,27 @@ INLINE u32 add_flow(const struct flow *flow)
 	return 0;
 }
 
-// Whether it is for all hosts of a wire: those that answer have other addresses.
-INLINE int is_broadcast(const u32 *dest)
+INLINE struct address *source_for(const struct flow *flow)
 {
-	struct prefix key = {128, {dest[0], dest[1], dest[2], dest[3]}};
-	struct address *own = bpf_map_lookup_elem(&sources, &key);
+	struct prefix key = {128, {flow->dest[0], flow->dest[1], flow->dest[2], flow->dest[3]}};
 
-	return own && (own->words[0] | own->words[1] | own->words[2] | own->words[3]) == 0;
+	return bpf_map_lookup_elem(&sources, &key);
+}
+
+INLINE int is_zero(const struct address *address)
+{
+	const u32 *words = address->words;
+
+	return (words[0] | words[1] | words[2] | words[3]) == 0;
+}
+
+// Whether it is this machine itself that is asked, or all hosts of a wire, of whom those that answer
+// have other addresses. A resolver here is asked like any other.
+INLINE int stays_here(const struct flow *flow)
+{
+	struct address *source = source_for(flow);
+
+	return source && is_zero(source) && net16(flow->port) != DNS_PORT;
 }
 
 // The index of this (socket, destination) pair, the same for all its datagrams.
@@ -472,7 +486,7 @@ INLINE u32 udp_flow(struct bpf_sock_addr *ctx, struct flow *flow)
 		    ((old->flags ^ flow->flags) & ~FLOW_CONNECTED) == 0)
 			return index;
 	}
-	if (is_broadcast(flow->dest))
+	if (stays_here(flow))
 		return 0;
 	describe_asker(ctx, flow);
 	u32 index = add_flow(flow);
@@ -510,9 +524,20 @@ INLINE u32 index_of(struct bpf_sock_addr *ctx, struct flow *flow)
 {
 	if (flow->protocol != TCP)
 		return udp_flow(ctx, flow);
+	if (stays_here(flow))
+		return 0;
 	write_no_further(ctx);
 	describe_asker(ctx, flow);
 	return add_flow(flow);
+}
+
+// Whether a flow is this socket's. What a program has of multipath TCP is not the socket that was
+// connected, but has its port.
+INLINE int is_of(struct bpf_sock_addr *ctx, const struct flow *flow)
+{
+	if (ctx->protocol == MPTCP)
+		return flow->claimant == ctx->sk->src_port;
+	return flow->cookie == bpf_get_socket_cookie(ctx);
 }
 
 // The flow that an address of ours stands for, if it is this socket's.
@@ -523,9 +548,7 @@ INLINE struct flow *flow_of(struct bpf_sock_addr *ctx, u32 index)
 	if ((u16)ctx->user_port != LISTEN_PORT)
 		return 0;
 	flow = bpf_map_lookup_elem(&flows, &index);
-	if (!flow || flow->cookie != bpf_get_socket_cookie(ctx))
-		return 0;
-	return flow;
+	return flow && is_of(ctx, flow) ? flow : 0;
 }
 
 // ---- Hooks: all return 1, "go on", but to who uses an address of another's flow ------------------
@@ -706,7 +729,7 @@ INLINE int plain_name(struct bpf_sock_addr *ctx, u32 remote, struct address *own
 	if ((ip & ~INDEX_MASK) != FLOW_NET)
 		return 0;
 	flow = bpf_map_lookup_elem(&flows, &index);
-	if (!flow || flow->cookie != bpf_get_socket_cookie(ctx))
+	if (!flow || !is_of(ctx, flow))
 		return 0;
 	if (flow->flags & FLOW_LOCAL_DNS) {
 		// Loopback it would be; of which family, the destination says.
@@ -716,11 +739,13 @@ INLINE int plain_name(struct bpf_sock_addr *ctx, u32 remote, struct address *own
 		*own = loopback;
 		return 1;
 	}
-	struct prefix key = {128, {flow->dest[0], flow->dest[1], flow->dest[2], flow->dest[3]}};
-	source = bpf_map_lookup_elem(&sources, &key);
+	source = source_for(flow);
 	if (!source)
 		return 0;
 	*own = *source;
+	// From itself to itself.
+	if (is_zero(source))
+		__builtin_memcpy(own->words, flow->dest, sizeof(own->words));
 	return 1;
 }
 

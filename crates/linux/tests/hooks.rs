@@ -28,6 +28,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use attached::attached;
+use socket2::{Domain, Socket, Type};
 use tabane_base::Prefix;
 use tabane_linux::{
     cgroup::Cgroup,
@@ -232,6 +233,37 @@ fn datagrams_by_the_interface_of_our_own_answers_are_captured() {
         for _ in 0..4 {
             world.echo_datagrams(1).await;
         }
+        finish(&mut client).await;
+    });
+}
+
+#[test]
+fn what_this_machine_asks_of_itself_is_left_alone_but_for_names() {
+    with_hooks(|mut world| async move {
+        add_link();
+        world.hooks.follow_routes().await.unwrap();
+        finish(&mut world.run("to-itself")).await;
+        let accepting = timeout(Duration::ZERO, world.call()).await;
+        assert!(accepting.is_err(), "a connection was captured");
+        world.assert_no_datagram();
+        let mut client = world.run("dns-here");
+        assert_eq!(world.echo_datagrams(1).await, ["198.51.100.7:53"]);
+        finish(&mut client).await;
+    });
+}
+
+#[test]
+fn a_socket_of_multipath_tcp_is_called_as_one_of_plain_tcp() {
+    with_hooks(|mut world| async move {
+        add_link();
+        world.hooks.follow_routes().await.unwrap();
+        if Socket::new(Domain::IPV4, Type::STREAM, Some(socket2::Protocol::MPTCP)).is_err() {
+            println!("skipped: this kernel has no MPTCP");
+            return;
+        }
+        let mut client = world.run("names-mptcp");
+        world.echo_one().await;
+        world.echo_one().await;
         finish(&mut client).await;
     });
 }

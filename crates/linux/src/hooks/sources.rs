@@ -3,9 +3,9 @@
 //! A captured socket is connected on loopback, and is called so. What it would have been called,
 //! the routing table says: for each range that it tells apart, one address of that range is asked
 //! for with a socket of ours, so rules, tables and the preferences of RFC 6724 are the kernel's
-//! own. Broadcast addresses, whose datagrams are left alone, are noted beside them. Owns which
-//! addresses are asked for, and renewing the table when interfaces, addresses or routes change. A
-//! change is known here a moment after it was made.
+//! own. This machine's own addresses and broadcast ones, which are left alone, are noted beside them.
+//! Owns which addresses are asked for, and renewing the table when interfaces, addresses or routes
+//! change. A change is known here a moment after it was made.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
@@ -37,8 +37,8 @@ const NEVER: [(&str, u8); 8] = [
     ("ff00::", 8),
 ];
 const UNIQUE_LOCAL: (&str, u8) = ("fc00::", 7);
-/// What is noted of a broadcast address instead of a source.
-const BROADCAST: [u8; 16] = [0; 16];
+/// What is noted instead of a source of what is left alone.
+const STAYS_HERE: [u8; 16] = [0; 16];
 
 pub(super) struct Sources {
     trie: LpmTrie<MapData, [u8; 16], [u8; 16]>,
@@ -73,11 +73,11 @@ impl Sources {
     }
 
     async fn renew(&mut self) -> Result<(), InterfaceError> {
-        let (routed, broadcast) = interfaces::routed_ranges().await?;
-        let mut wanted = wanted(&routed, plain_source);
-        let broadcast = broadcast.into_iter().filter_map(range);
+        let (elsewhere, here) = interfaces::routed_ranges().await?;
+        let mut wanted = wanted(&elsewhere, plain_source);
+        let here = here.into_iter().filter_map(range);
         let room = MAX_SOURCES - wanted.len();
-        wanted.extend(broadcast.map(|range| (range, BROADCAST)).take(room));
+        wanted.extend(here.map(|range| (range, STAYS_HERE)).take(room));
         for ((bits, address), source) in &wanted {
             if self.present.get(&(*bits, *address)) != Some(source)
                 && let Err(error) = self.trie.insert(&Key::new(*bits, *address), source, 0)

@@ -143,8 +143,8 @@ fn is_near(message: &RouteMessage, is_wire: impl Fn(u32) -> bool) -> bool {
     }
 }
 
-/// The ranges of destinations that the routing tables tell apart, whichever they are in, and apart
-/// from these the addresses of all hosts of a wire.
+/// The ranges of destinations that the routing tables tell apart, whichever they are in: first those
+/// elsewhere, then this host itself and the addresses of all hosts of a wire.
 ///
 /// # Errors
 /// See [`InterfaceError`].
@@ -156,16 +156,16 @@ pub(crate) async fn routed_ranges() -> Result<(Vec<Prefix>, Vec<Prefix>), Interf
     let connection = tokio::spawn(connection);
     let routes = routes(&handle).await;
     connection.abort();
-    let (mut routed, mut broadcast) = (Vec::new(), Vec::new());
+    let (mut elsewhere, mut here) = (Vec::new(), Vec::new());
     for message in &routes? {
         let ranges = match message.header.kind {
-            RouteType::Unicast | RouteType::Local => &mut routed,
-            RouteType::Broadcast => &mut broadcast,
+            RouteType::Unicast => &mut elsewhere,
+            RouteType::Local | RouteType::Broadcast => &mut here,
             _ => continue,
         };
         ranges.extend(routed_range(message));
     }
-    Ok((routed, broadcast))
+    Ok((elsewhere, here))
 }
 
 async fn routes(handle: &Handle) -> Result<Vec<RouteMessage>, InterfaceError> {
