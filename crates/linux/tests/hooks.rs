@@ -241,6 +241,10 @@ fn datagrams_by_the_interface_of_our_own_answers_are_captured() {
 fn what_this_machine_asks_of_itself_is_left_alone_but_for_names() {
     with_hooks(|mut world| async move {
         add_link();
+        // As a proxy has it, for packets that it has marked.
+        ip(&[
+            "route", "add", "local", "default", "dev", "lo", "table", "77",
+        ]);
         world.hooks.follow_routes().await.unwrap();
         finish(&mut world.run("to-itself")).await;
         let accepting = timeout(Duration::ZERO, world.call()).await;
@@ -248,6 +252,9 @@ fn what_this_machine_asks_of_itself_is_left_alone_but_for_names() {
         world.assert_no_datagram();
         let mut client = world.run("dns-here");
         assert_eq!(world.echo_datagrams(1).await, ["198.51.100.7:53"]);
+        finish(&mut client).await;
+        let mut client = world.run("udp4-connected");
+        assert_eq!(world.echo_datagrams(1).await, ["192.0.2.1:7"]);
         finish(&mut client).await;
     });
 }

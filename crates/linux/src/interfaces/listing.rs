@@ -158,9 +158,11 @@ pub(crate) async fn routed_ranges() -> Result<(Vec<Prefix>, Vec<Prefix>), Interf
     connection.abort();
     let (mut elsewhere, mut here) = (Vec::new(), Vec::new());
     for message in &routes? {
+        // In other tables, what is local is what a proxy takes up (TPROXY): everything, mostly.
+        let is_own = table(message) == u32::from(nix::libc::RT_TABLE_LOCAL);
         let ranges = match message.header.kind {
-            RouteType::Unicast => &mut elsewhere,
-            RouteType::Local | RouteType::Broadcast => &mut here,
+            RouteType::Local | RouteType::Broadcast if is_own => &mut here,
+            RouteType::Unicast | RouteType::Local => &mut elsewhere,
             _ => continue,
         };
         ranges.extend(routed_range(message));
