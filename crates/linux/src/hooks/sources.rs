@@ -3,9 +3,9 @@
 //! A captured socket is connected on loopback, and is called so. What it would have been called,
 //! the routing table says: for each range that it tells apart, one address of that range is asked
 //! for with a socket of ours, so rules, tables and the preferences of RFC 6724 are the kernel's
-//! own. This machine's own addresses and broadcast ones, which are left alone, are noted beside them.
-//! Owns which addresses are asked for, and renewing the table when interfaces, addresses or routes
-//! change. A change is known here a moment after it was made.
+//! own. This machine's own addresses and broadcast ones, which are left alone, are noted beside
+//! them. Owns which addresses are asked for, and renewing the table when interfaces, addresses or
+//! routes change. A change is known here a moment after it was made.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};

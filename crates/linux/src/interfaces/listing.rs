@@ -143,8 +143,8 @@ fn is_near(message: &RouteMessage, is_wire: impl Fn(u32) -> bool) -> bool {
     }
 }
 
-/// The ranges of destinations that the routing tables tell apart, whichever they are in: first those
-/// elsewhere, then this host itself and the addresses of all hosts of a wire.
+/// The ranges of destinations that the routing tables tell apart, whichever they are in: first
+/// those elsewhere, then this host itself and the addresses of all hosts of a wire.
 ///
 /// # Errors
 /// See [`InterfaceError`].
