@@ -16,10 +16,11 @@
 //
 // Left alone: everything while the gate is shut, sockets bound to a device, sockets carrying
 // BYPASS_MARK, other network namespaces, loopback (save port 53, where local resolvers live),
-// link-local, multicast, broadcast, prefixes in `excluded`, UDP to whoever has written to the
-// socket first (a server's answers leave the way the questions came), UDP of sockets whose hop limit
-// is below FEW_HOPS (traceroute: it asks who is on this machine's own way), and connecting sockets
-// that are IPV6_V6ONLY or bound to an IPv6 address, which can reach no v4-mapped address.
+// link-local, multicast, broadcast, this machine's own addresses (but for their port 53, as with
+// loopback), prefixes in `excluded`, UDP to whoever has written to the socket first (a server's answers leave the way the questions came), datagrams with an interface
+// named beside them, UDP of sockets whose hop limit is below FEW_HOPS (traceroute: it asks who is on
+// this machine's own way), and connecting sockets that are IPV6_V6ONLY or bound to an IPv6 address,
+// which can reach no v4-mapped address.
 //
 // Needs Linux 5.12 (fetching atomics; getpeername hooks are from 5.8).
 
@@ -155,7 +156,8 @@ struct address {
 	u32 words[4];
 };
 
-// The own address of a socket connected to a destination in this range, IPv4 in mapped form.
+// The own address of a socket connected to a destination in this range, IPv4 in mapped form; zero
+// where it is this machine's own, or a broadcast address.
 struct {
 	MAP_UINT(type, BPF_MAP_TYPE_LPM_TRIE);
 	MAP_UINT(max_entries, MAX_SOURCES);
@@ -250,6 +252,26 @@ struct ipv6_pinfo {
 struct udp6_sock {
 	struct ipv6_pinfo inet6;
 } OF_KERNEL;
+struct bpf_sock_addr_kern {
+	void *t_ctx; // sendmsg: at the source address, in one of the next two
+} OF_KERNEL;
+struct ipcm_cookie {
+	u32 addr;
+	int oif;
+} OF_KERNEL;
+struct flowi_common {
+	int flowic_oif;
+} OF_KERNEL;
+struct in6_addr {
+	u32 words[4];
+};
+struct flowi6 {
+	struct flowi_common __fl_common;
+	struct in6_addr saddr;
+} OF_KERNEL;
+
+// Of the interface; the kernel's constant.
+#define LOOPBACK_INDEX 1
 
 enum { FIELD_BYTE_OFFSET = 0, FIELD_LSHIFT = 4, FIELD_RSHIFT = 5 };
 
@@ -301,6 +323,38 @@ INLINE int hop_limit(struct bpf_sock_addr *ctx)
 		     __builtin_preserve_field_info(((struct inet_sock *)0)->uc_ttl,
 						   FIELD_BYTE_OFFSET));
 	return hops;
+}
+
+#define OFFSET(structure, field) \
+	__builtin_preserve_field_info(((structure *)0)->field, FIELD_BYTE_OFFSET)
+
+// Whether an interface is named beside the datagram (IP_PKTINFO). Loopback is none: our answers come
+// by it, and there are programs that go on by the interface of an answer.
+INLINE int names_interface(struct bpf_sock_addr *ctx, int is_v6)
+{
+	struct bpf_sock_addr *volatile held = ctx;
+	u64 kernel = 0, source = 0;
+	int index = 0;
+
+	if (!READS_SOCKETS)
+		return 0;
+	// Read back from memory, it is the kernel's own context, of which programs see a part.
+	if (bpf_probe_read_kernel(&kernel, sizeof(kernel), (const void *)&held))
+		return 0;
+	kernel += OFFSET(struct bpf_sock_addr_kern, t_ctx);
+	if (bpf_probe_read_kernel(&source, sizeof(source), (const void *)kernel))
+		return 0;
+	// Steps back and forth: offsets have no sign.
+	if (is_v6) {
+		source -= OFFSET(struct flowi6, saddr);
+		source += OFFSET(struct flowi6, __fl_common.flowic_oif);
+	} else {
+		source -= OFFSET(struct ipcm_cookie, addr);
+		source += OFFSET(struct ipcm_cookie, oif);
+	}
+	if (bpf_probe_read_kernel(&index, sizeof(index), (const void *)source))
+		return 0;
+	return index > LOOPBACK_INDEX;
 }
 
 // Decides by socket, and fills in what the socket tells about the flow.
@@ -387,6 +441,29 @@ INLINE u32 add_flow(const struct flow *flow)
 	return 0;
 }
 
+INLINE struct address *source_for(const struct flow *flow)
+{
+	struct prefix key = {128, {flow->dest[0], flow->dest[1], flow->dest[2], flow->dest[3]}};
+
+	return bpf_map_lookup_elem(&sources, &key);
+}
+
+INLINE int is_zero(const struct address *address)
+{
+	const u32 *words = address->words;
+
+	return (words[0] | words[1] | words[2] | words[3]) == 0;
+}
+
+// Whether it is this machine itself that is asked, or all hosts of a wire, of whom those that answer
+// have other addresses. A resolver here is asked like any other.
+INLINE int stays_here(const struct flow *flow)
+{
+	struct address *source = source_for(flow);
+
+	return source && is_zero(source) && net16(flow->port) != DNS_PORT;
+}
+
 // The index of this (socket, destination) pair, the same for all its datagrams.
 INLINE u32 udp_flow(struct bpf_sock_addr *ctx, struct flow *flow)
 {
@@ -409,6 +486,8 @@ INLINE u32 udp_flow(struct bpf_sock_addr *ctx, struct flow *flow)
 		    ((old->flags ^ flow->flags) & ~FLOW_CONNECTED) == 0)
 			return index;
 	}
+	if (stays_here(flow))
+		return 0;
 	describe_asker(ctx, flow);
 	u32 index = add_flow(flow);
 	if (index)
@@ -445,9 +524,20 @@ INLINE u32 index_of(struct bpf_sock_addr *ctx, struct flow *flow)
 {
 	if (flow->protocol != TCP)
 		return udp_flow(ctx, flow);
+	if (stays_here(flow))
+		return 0;
 	write_no_further(ctx);
 	describe_asker(ctx, flow);
 	return add_flow(flow);
+}
+
+// Whether a flow is this socket's. What a program has of multipath TCP is not the socket that was
+// connected, but has its port.
+INLINE int is_of(struct bpf_sock_addr *ctx, const struct flow *flow)
+{
+	if (ctx->protocol == MPTCP)
+		return flow->claimant == ctx->sk->src_port;
+	return flow->cookie == bpf_get_socket_cookie(ctx);
 }
 
 // The flow that an address of ours stands for, if it is this socket's.
@@ -458,9 +548,7 @@ INLINE struct flow *flow_of(struct bpf_sock_addr *ctx, u32 index)
 	if ((u16)ctx->user_port != LISTEN_PORT)
 		return 0;
 	flow = bpf_map_lookup_elem(&flows, &index);
-	if (!flow || flow->cookie != bpf_get_socket_cookie(ctx))
-		return 0;
-	return flow;
+	return flow && is_of(ctx, flow) ? flow : 0;
 }
 
 // ---- Hooks: all return 1, "go on", but to who uses an address of another's flow ------------------
@@ -486,6 +574,8 @@ INLINE int outgoing4(struct bpf_sock_addr *ctx, u8 flags)
 	if (is_another_s(ctx, ctx->user_ip4))
 		return 0;
 	if (!wants_socket(ctx, &flow) || !wants_destination(&flow))
+		return 1;
+	if (!(flags & FLOW_CONNECTED) && names_interface(ctx, 0))
 		return 1;
 	index = index_of(ctx, &flow);
 	if (!index)
@@ -531,7 +621,7 @@ SEC("cgroup/sendmsg6") int sendmsg6(struct bpf_sock_addr *ctx)
 
 	if (!IPV6_LISTENER || is_mapped(flow.dest))
 		return 1;
-	if (!wants_socket(ctx, &flow) || !wants_destination(&flow))
+	if (!wants_socket(ctx, &flow) || !wants_destination(&flow) || names_interface(ctx, 1))
 		return 1;
 	flow.flags |= FLOW_VIA_IPV6;
 	flow.reply[0] = ctx->sk->src_ip6[0];
@@ -639,7 +729,7 @@ INLINE int plain_name(struct bpf_sock_addr *ctx, u32 remote, struct address *own
 	if ((ip & ~INDEX_MASK) != FLOW_NET)
 		return 0;
 	flow = bpf_map_lookup_elem(&flows, &index);
-	if (!flow || flow->cookie != bpf_get_socket_cookie(ctx))
+	if (!flow || !is_of(ctx, flow))
 		return 0;
 	if (flow->flags & FLOW_LOCAL_DNS) {
 		// Loopback it would be; of which family, the destination says.
@@ -649,11 +739,13 @@ INLINE int plain_name(struct bpf_sock_addr *ctx, u32 remote, struct address *own
 		*own = loopback;
 		return 1;
 	}
-	struct prefix key = {128, {flow->dest[0], flow->dest[1], flow->dest[2], flow->dest[3]}};
-	source = bpf_map_lookup_elem(&sources, &key);
+	source = source_for(flow);
 	if (!source)
 		return 0;
 	*own = *source;
+	// From itself to itself.
+	if (is_zero(source))
+		__builtin_memcpy(own->words, flow->dest, sizeof(own->words));
 	return 1;
 }
 

@@ -9,7 +9,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::process::Command;
 
 use anyhow::Result;
-use tabane_base::Prefix;
+use tabane_base::{Duration, Prefix};
+use tokio::time::{Instant, sleep};
 
 use crate::environment::proxy_variables;
 use crate::far_ends::FarEnds;
@@ -18,6 +19,11 @@ use crate::open_connections::OpenConnections;
 use crate::private_network::PrivateNetwork;
 use crate::proxying::ProxyListener;
 use crate::rule_book::RuleBook;
+
+/// Helpers (`git`'s) end a moment after the command that started them; who is there later stays.
+const FAREWELL: Duration = Duration::from_millis(100);
+/// How often is looked meanwhile.
+const LOOK: Duration = Duration::from_millis(5);
 
 /// An entrance for one command.
 pub struct Entrance {
@@ -115,12 +121,19 @@ impl Entrance {
 
     /// Waits for what the command has sent, unless others of its group may go on for ever.
     pub async fn settle(&self, far_ends: &FarEnds) {
-        let (leftovers, what) = match &self.kind {
-            Kind::Hooks(interception) => (interception.leftovers(), "tabane"),
-            Kind::Network(network) => (network.leftovers(), "a network"),
-            Kind::Proxy(_) => (0, "a proxy"),
-        };
+        let deadline = Instant::now() + FAREWELL;
+        let mut leftovers = self.leftovers();
+        while leftovers > 0 && Instant::now() < deadline {
+            // Nobody tells of the end of a network's processes.
+            sleep(LOOK).await;
+            leftovers = self.leftovers();
+        }
         if leftovers > 0 {
+            let what = match &self.kind {
+                Kind::Hooks(_) => "tabane",
+                Kind::Network(_) => "a network",
+                Kind::Proxy(_) => "a proxy",
+            };
             let run_on = match leftovers {
                 1 => "1 process of the command runs on",
                 n => &format!("{n} processes of the command run on"),
@@ -129,6 +142,15 @@ impl Entrance {
             return;
         }
         self.connections.settle(far_ends).await;
+    }
+
+    /// Processes that the command has left running.
+    fn leftovers(&self) -> usize {
+        match &self.kind {
+            Kind::Hooks(interception) => interception.leftovers(),
+            Kind::Network(network) => network.leftovers(),
+            Kind::Proxy(_) => 0,
+        }
     }
 
     /// Removes everything.

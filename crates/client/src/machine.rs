@@ -16,6 +16,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use anyhow::{Context, Result, ensure};
+use tabane_base::Prefix;
 use tabane_linux::threads::aside;
 use tabane_linux::{
     capture::Capture,
@@ -33,7 +34,7 @@ use crate::interception::{hold_requests, show_plain_names};
 use crate::multipath;
 use crate::rule_book::RuleBook;
 use crate::sources;
-use tabane_tunnel::OWN_MARK;
+use tabane_tunnel::{Client, OWN_MARK};
 
 pub use attending::{CARRYING, PEERS_ALONE};
 pub use direct::DirectRanges;
@@ -205,6 +206,14 @@ impl Machine {
         let open = open || is_closed;
         self.only_peers = !open;
         let far_ends = self.far_ends.as_ref();
+        if !self.strict {
+            let relays = far_ends.and_then(FarEnds::relay).map(Client::relay_addrs);
+            let relays = relays.into_iter().flatten().flatten();
+            let relays = relays
+                .map(|it| Prefix::host(it.ip().to_canonical()))
+                .collect();
+            self.filter.borrow_mut().set_relays(relays)?;
+        }
         let has_others = far_ends.is_some_and(|it| it.has_peers() || !it.captured().is_empty());
         if has_others {
             // Before the gate opens for less than everything.

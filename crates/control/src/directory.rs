@@ -4,9 +4,9 @@
 //! gone. Making and replacing happens under a lock on the directory, so two starting instances
 //! never take each other's socket.
 
-use std::fs::{self, DirBuilder, File, Permissions};
-use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
@@ -344,6 +344,20 @@ fn io_error(path: &Path) -> impl FnOnce(io::Error) -> DirectoryError + '_ {
         path: path.to_owned(),
         source,
     }
+}
+
+/// A new file that is never readable for others, not even for a moment; what was there is gone, and
+/// where it cannot be written, so is the file.
+///
+/// # Errors
+/// As the file system has them.
+pub fn write_private(path: &Path, text: &str) -> io::Result<()> {
+    // Of an instance that was killed, and whose number this process has.
+    let _ = fs::remove_file(path);
+    let mut options = OpenOptions::new();
+    let options = options.write(true).create_new(true).mode(0o600);
+    let written = options.open(path)?.write_all(text.as_bytes());
+    written.inspect_err(|_| drop(fs::remove_file(path)))
 }
 
 #[cfg(test)]

@@ -44,7 +44,9 @@ pub use bridge::Bridge;
 pub use client::{Client, ClientError, TraceUpdates, Updates};
 pub use clock_instant::ClockInstant;
 pub use command::{Command, LinkChange, Pace, RuleAnswer, RuleQuestion};
-pub use directory::{Directory, DirectoryError, FindError, Naming, RELAY_SERVICE, Running};
+pub use directory::{
+    Directory, DirectoryError, FindError, Naming, RELAY_SERVICE, Running, write_private,
+};
 pub use gateway::{Flow, Gateway, GatewayMode, GatewayTotals, Stance};
 pub use metrics::{render as render_metrics, render_fleet};
 pub use policy_file::{

@@ -5,10 +5,9 @@
 
 use std::convert::Infallible;
 use std::error::Error;
-use std::fs::{self, OpenOptions};
-use std::io::{self, Write};
+use std::fs;
+use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::pin::Pin;
@@ -27,7 +26,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{LocalSet, spawn_local, yield_now};
 
 use crate::command::{Command, Pace};
-use crate::directory::{Directory, DirectoryError, Naming, Running};
+use crate::directory::{Directory, DirectoryError, Naming, Running, write_private};
 use crate::patient::Patient;
 use crate::peer;
 use crate::places::Places;
@@ -142,7 +141,7 @@ impl Server {
         let token = door.map(|door| door.token);
         if let Some(token) = &token {
             let path = directory.token_file(&server.name);
-            write_private(&path, token)?;
+            write_private(&path, &format!("{token}\n"))?;
             server.files.push(path);
         }
         let (publisher, states) = watch::channel(None);
@@ -212,18 +211,6 @@ pub(crate) fn open_http(address: SocketAddr) -> Result<(TcpListener, SocketAddr)
         Ok((listener, bound))
     };
     open().map_err(|source| ServeError::Http { address, source })
-}
-
-/// Never readable for others, not even for a moment.
-fn write_private(path: &PathBuf, text: &str) -> io::Result<()> {
-    let _ = fs::remove_file(path);
-    let mut options = OpenOptions::new();
-    let mut file = options
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(path)?;
-    writeln!(file, "{text}")
 }
 
 async fn serve(

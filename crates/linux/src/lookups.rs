@@ -3,7 +3,7 @@
 //!
 //! A lookup is the system's own (getaddrinfo(3): its files, its resolver, its order), which holds a
 //! thread until it ends, whoever still waits for it. A client that asks for names that nobody
-//! answers for must not keep those threads from others: an asker has no more of them at once than
+//! answers for must not keep those threads from others: a party has no more of them at once than
 //! are left to everybody else (the dynamic thresholds of Choudhury and Hahne, as memory is shared
 //! among sessions), and the rest of its questions wait for its own to end. Owns whose turn it is;
 //! how long anybody waits is the caller's to say.
@@ -18,13 +18,13 @@ use tokio::sync::oneshot;
 use crate::threads::aside;
 
 /// Lookups under way at once: half of the threads for what blocks, so that files never
-/// wait for names. One asker alone has half of that.
+/// wait for names. One party alone has half of that.
 const MOST: usize = 256;
 
 /// Looks a name up; blocks until it is found or is not.
 type Resolve = dyn Fn(&str, u16) -> io::Result<Vec<SocketAddr>> + Send + Sync;
 
-/// The lookups of one program, by asker.
+/// The lookups of one program, by party.
 pub struct Lookups<K: Ord + Copy> {
     turns: Arc<Mutex<Turns<K>>>,
     resolve: Arc<Resolve>,
@@ -33,12 +33,12 @@ pub struct Lookups<K: Ord + Copy> {
 /// Who looks up and who waits.
 struct Turns<K: Ord + Copy> {
     running: usize,
-    askers: BTreeMap<K, Lane<K>>,
+    parties: BTreeMap<K, Lane<K>>,
     /// Those of whom somebody waits, in turn.
     order: VecDeque<K>,
 }
 
-/// One asker's part.
+/// One party's part.
 struct Lane<K: Ord + Copy> {
     running: usize,
     waiting: VecDeque<oneshot::Sender<Place<K>>>,
@@ -47,14 +47,14 @@ struct Lane<K: Ord + Copy> {
 /// Leave to look something up; the next one's when it goes.
 struct Place<K: Ord + Copy> {
     turns: Arc<Mutex<Turns<K>>>,
-    asker: K,
+    party: K,
 }
 
 impl<K: Ord + Copy> Default for Turns<K> {
     fn default() -> Self {
         Self {
             running: 0,
-            askers: BTreeMap::new(),
+            parties: BTreeMap::new(),
             order: VecDeque::new(),
         }
     }
@@ -91,8 +91,8 @@ impl<K: Ord + Copy + Send + 'static> Lookups<K> {
     ///
     /// # Errors
     /// The name was not found.
-    pub async fn find(&self, asker: K, name: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
-        let place = self.place(asker).await?;
+    pub async fn find(&self, party: K, name: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+        let place = self.place(party).await?;
         let (resolve, name) = (self.resolve.clone(), name.to_owned());
         let job = move || {
             let found = resolve(&name, port);
@@ -102,14 +102,14 @@ impl<K: Ord + Copy + Send + 'static> Lookups<K> {
         aside(job).await?
     }
 
-    async fn place(&self, asker: K) -> io::Result<Place<K>> {
+    async fn place(&self, party: K) -> io::Result<Place<K>> {
         let (tell, told) = oneshot::channel();
         {
             let mut turns = lock(&self.turns);
-            let lane = turns.askers.entry(asker).or_default();
+            let lane = turns.parties.entry(party).or_default();
             lane.waiting.push_back(tell);
             if lane.waiting.len() == 1 {
-                turns.order.push_back(asker);
+                turns.order.push_back(party);
             }
         }
         grant(&self.turns);
@@ -124,12 +124,12 @@ fn lock<K: Ord + Copy>(turns: &Mutex<Turns<K>>) -> MutexGuard<'_, Turns<K>> {
 /// Gives out the places that are free.
 fn grant<K: Ord + Copy>(turns: &Arc<Mutex<Turns<K>>>) {
     loop {
-        let Some((asker, waiter)) = lock(turns).next() else {
+        let Some((party, waiter)) = lock(turns).next() else {
             return;
         };
         let turns = turns.clone();
         // Whoever has stopped waiting gives its place back at once, which is why nothing is locked.
-        drop(waiter.send(Place { turns, asker }));
+        drop(waiter.send(Place { turns, party }));
     }
 }
 
@@ -138,8 +138,8 @@ impl<K: Ord + Copy> Turns<K> {
     fn next(&mut self) -> Option<(K, oneshot::Sender<Place<K>>)> {
         let left = MOST - self.running;
         for _ in 0..self.order.len() {
-            let asker = self.order.pop_front()?;
-            let lane = self.askers.get_mut(&asker)?;
+            let party = self.order.pop_front()?;
+            let lane = self.parties.get_mut(&party)?;
             // Whoever came first stops waiting first.
             while lane.waiting.front().is_some_and(oneshot::Sender::is_closed) {
                 lane.waiting.pop_front();
@@ -150,23 +150,23 @@ impl<K: Ord + Copy> Turns<K> {
                 lane.running += 1;
                 self.running += 1;
                 if !lane.waiting.is_empty() {
-                    self.order.push_back(asker);
+                    self.order.push_back(party);
                 }
-                return Some((asker, waiter));
+                return Some((party, waiter));
             }
             if lane.waiting.is_empty() {
-                self.forget_idle(asker);
+                self.forget_idle(party);
             } else {
-                self.order.push_back(asker);
+                self.order.push_back(party);
             }
         }
         None
     }
 
-    fn forget_idle(&mut self, asker: K) {
+    fn forget_idle(&mut self, party: K) {
         let is_idle = |lane: &Lane<K>| lane.running == 0 && lane.waiting.is_empty();
-        if self.askers.get(&asker).is_some_and(is_idle) {
-            self.askers.remove(&asker);
+        if self.parties.get(&party).is_some_and(is_idle) {
+            self.parties.remove(&party);
         }
     }
 }
@@ -176,10 +176,10 @@ impl<K: Ord + Copy> Drop for Place<K> {
         {
             let mut turns = lock(&self.turns);
             turns.running -= 1;
-            if let Some(lane) = turns.askers.get_mut(&self.asker) {
+            if let Some(lane) = turns.parties.get_mut(&self.party) {
                 lane.running -= 1;
             }
-            turns.forget_idle(self.asker);
+            turns.forget_idle(self.party);
         }
         grant(&self.turns);
     }
@@ -284,7 +284,7 @@ mod tests {
             }
         });
         let turns = lock(&lookups.turns);
-        assert_eq!((turns.running, turns.askers.len()), (0, 0));
+        assert_eq!((turns.running, turns.parties.len()), (0, 0));
     }
 
     /// As when a relay goes down.

@@ -16,6 +16,8 @@
 mod attached;
 #[path = "hooks/client.rs"]
 mod client;
+#[path = "hooks/egress.rs"]
+mod egress;
 #[path = "hooks/held.rs"]
 mod held;
 #[path = "hooks/world.rs"]
@@ -26,6 +28,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use attached::attached;
+use socket2::{Domain, Socket, Type};
 use tabane_base::Prefix;
 use tabane_linux::{
     cgroup::Cgroup,
@@ -181,10 +184,104 @@ fn what_shall_be_left_alone_is() {
         finish(&mut client).await;
         let accepting = timeout(Duration::ZERO, world.call()).await;
         assert!(accepting.is_err(), "a connection was captured");
-        let mut seen = 0;
-        let flows = world.hooks.flows();
-        world.capture.udp.try_recv(&flows, |_| seen += 1).unwrap();
-        assert_eq!(seen, 0, "datagrams were captured");
+        world.assert_no_datagram();
+    });
+}
+
+/// A link with an address, by which everything is routed.
+fn add_link() {
+    ip(&["link", "add", "plain0", "type", "veth", "peer", "plain1"]);
+    for link in ["plain0", "plain1"] {
+        ip(&["link", "set", link, "up"]);
+    }
+    ip(&["addr", "add", "198.51.100.7/24", "dev", "plain0"]);
+    let v6 = ["-6", "addr", "add", "2001:db8:7::7/64", "dev", "plain0"];
+    ip(&[&v6[..], &["nodad"]].concat());
+    ip(&["route", "add", "default", "via", "198.51.100.1"]);
+    ip(&["-6", "route", "add", "default", "dev", "plain0"]);
+}
+
+#[test]
+fn datagrams_that_name_their_interface_are_left_alone() {
+    with_hooks(|world| async move {
+        add_link();
+        for (family, router) in [("-4", "198.51.100.1"), ("-6", "2001:db8::1")] {
+            let known = [
+                "neigh",
+                "add",
+                router,
+                "lladdr",
+                "02:00:00:00:00:01",
+                "dev",
+                "plain0",
+            ];
+            ip(&[&[family], &known[..]].concat());
+        }
+        let wire = egress::Wire::of("plain1");
+        finish(&mut world.run("by-interface")).await;
+        for dest in egress::DESTS {
+            wire.hear(b"not captured", dest);
+        }
+    });
+}
+
+#[test]
+fn datagrams_by_the_interface_of_our_own_answers_are_captured() {
+    with_hooks(|mut world| async move {
+        add_link();
+        let mut client = world.run("as-answered");
+        for _ in 0..4 {
+            world.echo_datagrams(1).await;
+        }
+        finish(&mut client).await;
+    });
+}
+
+#[test]
+fn what_this_machine_asks_of_itself_is_left_alone_but_for_names() {
+    with_hooks(|mut world| async move {
+        add_link();
+        // As a proxy has it, for packets that it has marked.
+        ip(&[
+            "route", "add", "local", "default", "dev", "lo", "table", "77",
+        ]);
+        world.hooks.follow_routes().await.unwrap();
+        finish(&mut world.run("to-itself")).await;
+        let accepting = timeout(Duration::ZERO, world.call()).await;
+        assert!(accepting.is_err(), "a connection was captured");
+        world.assert_no_datagram();
+        let mut client = world.run("dns-here");
+        assert_eq!(world.echo_datagrams(1).await, ["198.51.100.7:53"]);
+        finish(&mut client).await;
+        let mut client = world.run("udp4-connected");
+        assert_eq!(world.echo_datagrams(1).await, ["192.0.2.1:7"]);
+        finish(&mut client).await;
+    });
+}
+
+#[test]
+fn a_socket_of_multipath_tcp_is_called_as_one_of_plain_tcp() {
+    with_hooks(|mut world| async move {
+        add_link();
+        world.hooks.follow_routes().await.unwrap();
+        if Socket::new(Domain::IPV4, Type::STREAM, Some(socket2::Protocol::MPTCP)).is_err() {
+            println!("skipped: this kernel has no MPTCP");
+            return;
+        }
+        let mut client = world.run("names-mptcp");
+        world.echo_one().await;
+        world.echo_one().await;
+        finish(&mut client).await;
+    });
+}
+
+#[test]
+fn what_is_for_all_hosts_of_a_wire_is_left_alone() {
+    with_hooks(|mut world| async move {
+        add_link();
+        world.hooks.follow_routes().await.unwrap();
+        finish(&mut world.run("to-all")).await;
+        world.assert_no_datagram();
     });
 }
 
@@ -333,24 +430,8 @@ fn a_connected_socket_is_told_that_nobody_is_there() {
 #[test]
 fn a_connected_socket_is_called_what_it_would_be_called_without_us() {
     with_hooks(|mut world| async move {
-        ip(&["link", "add", "plain0", "type", "veth", "peer", "plain1"]);
-        for link in ["plain0", "plain1"] {
-            ip(&["link", "set", link, "up"]);
-        }
-        for address in ["198.51.100.7/24", "198.51.100.9/24"] {
-            ip(&["addr", "add", address, "dev", "plain0"]);
-        }
-        ip(&[
-            "-6",
-            "addr",
-            "add",
-            "2001:db8:7::7/64",
-            "dev",
-            "plain0",
-            "nodad",
-        ]);
-        ip(&["route", "add", "default", "via", "198.51.100.1"]);
-        ip(&["-6", "route", "add", "default", "dev", "plain0"]);
+        add_link();
+        ip(&["addr", "add", "198.51.100.9/24", "dev", "plain0"]);
         world.hooks.follow_routes().await.unwrap();
         let mut client = world.run("names-tcp");
         world.echo_one().await;

@@ -1,7 +1,5 @@
 //! Logging to stderr, so that stdout stays what was asked for.
 
-use std::io::IsTerminal;
-
 use anyhow::Result;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
@@ -9,6 +7,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{fmt, registry};
 
 use crate::failure::Failure;
+use crate::output;
 
 /// How log lines look.
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
@@ -35,7 +34,7 @@ pub(crate) fn start(asked: Option<&str>, level: LevelFilter, format: LogFormat) 
         // Where nobody reads the log any more (a terminal that has gone, `… 2>&1 | head`), telling
         // there that it cannot be written would be a panic, and the end of the program.
         .log_internal_errors(false)
-        .with_ansi(std::io::stderr().is_terminal());
+        .with_ansi(output::obeys_codes(&std::io::stderr()));
     // Filtered below the lines, so that the most that it lets through is known to all: what is not
     // logged costs a comparison.
     let filtered = registry().with(filter);

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::fmt::Display;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 
 use anyhow::{Context, Result};
 use serde::Serialize;
@@ -26,6 +26,11 @@ pub(crate) fn drawn(text: &str) -> Result<()> {
 /// Prints `text` and a line end to stderr, for who reads there; if nobody does, nothing is missed.
 pub(crate) fn note(text: impl Display) {
     let _ = writeln!(io::stderr().lock(), "{}", printable(&text.to_string()));
+}
+
+/// Whether codes (ECMA-48) are for this stream: it is a terminal, and one that obeys them.
+pub(crate) fn obeys_codes(stream: &impl IsTerminal) -> bool {
+    stream.is_terminal() && std::env::var_os("TERM").is_some_and(|term| term != "dumb")
 }
 
 /// What peers, servers and files say may hold codes that a terminal obeys: none passes (ECMA-48).

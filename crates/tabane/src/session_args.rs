@@ -1,6 +1,7 @@
 //! The flags of every command that sets up a session.
 
 use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use tabane_core::{ControllerKind, SchedulerKind};
 use tabane_store::RelayName;
 
@@ -41,11 +42,23 @@ pub(crate) struct SessionArgs {
 pub(crate) struct SendingArgs {
     /// How packets are spread over links: tabane, arrival, weighted, cwnd, min-rtt, round-robin,
     /// redundant or backup [default: tabane]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = schedulers(), hide_possible_values = true)]
     scheduler: Option<SchedulerKind>,
     /// How fast each link is used: bbr, cubic, rmtcp or tabane [default: tabane]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = controllers(), hide_possible_values = true)]
     congestion: Option<ControllerKind>,
+}
+
+/// Schedulers by their names, which shells complete.
+pub(crate) fn schedulers() -> impl TypedValueParser<Value = SchedulerKind> {
+    let names = PossibleValuesParser::new(SchedulerKind::ALL.map(SchedulerKind::name));
+    names.try_map(|name| name.parse::<SchedulerKind>())
+}
+
+/// The same of what decides how fast each link is used.
+pub(crate) fn controllers() -> impl TypedValueParser<Value = ControllerKind> {
+    let names = PossibleValuesParser::new(ControllerKind::ALL.map(ControllerKind::name));
+    names.try_map(|name| name.parse::<ControllerKind>())
 }
 
 impl From<SendingArgs> for Sending {

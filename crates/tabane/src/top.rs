@@ -19,6 +19,7 @@ use tabane_linux::terminal;
 
 use crate::commands::status::InstanceArgs;
 use crate::failure::Failure;
+use crate::output;
 use app::{Action, App};
 use feed::{Feed, Update};
 
@@ -27,8 +28,9 @@ const TICK: Duration = Duration::from_millis(50);
 
 /// Shows the instance until the user has seen enough.
 pub(crate) fn show(instance: InstanceArgs) -> Result<()> {
-    if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
-        let text = "tabane top needs a terminal; `tabane status --watch` does without";
+    if !output::obeys_codes(&io::stdout()) || !io::stdin().is_terminal() {
+        let text = "tabane top needs a terminal, and a TERM that says what it can (not dumb); \
+                    `tabane status --watch` does without";
         return Err(Failure::usage(text).into());
     }
     // An instance that is not there is told on the terminal as it was.

@@ -424,10 +424,9 @@ fn completion_scripts_name_the_commands() {
     let home = Home::new();
     for shell in ["bash", "zsh", "fish"] {
         let script = stdout(&home.tabane(&["completion", shell]));
-        assert!(
-            script.contains("relays") && script.contains("scheduler"),
-            "{shell}"
-        );
+        for word in ["relays", "scheduler", "round-robin", "cubic"] {
+            assert!(script.contains(word), "{shell}: {word}");
+        }
     }
 }
 
@@ -452,6 +451,10 @@ fn bash_completes_the_command_after_two_dashes() {
     );
     let words = completed(&["tabane", "run", "--sta"]);
     assert_eq!(words.trim(), "--stats");
+    let words = completed(&["tabane", "run", "--scheduler", "r"]);
+    assert_eq!(words.trim(), "round-robin redundant");
+    let words = completed(&["tabane", "run", "--congestion", "b"]);
+    assert_eq!(words.trim(), "bbr");
 }
 
 #[test]

@@ -44,7 +44,12 @@ pub fn choose(interfaces: &[Interface], wanted: &[String], policy: &LinkPolicy) 
             Some(format!("{} {reason}", interface.name))
         });
         let reasons = reasons.collect::<Vec<_>>().join(", ");
-        bail!("no interface can be used as a link ({reasons}); name one with --link to insist");
+        let would_do = interfaces.iter().find(|it| why_not(it, true).is_none());
+        let advice = match would_do {
+            Some(it) if wanted.is_empty() => format!("`--link {}` insists", it.name),
+            Some(_) | None => "`tabane links` lists all there are, with what is amiss".to_owned(),
+        };
+        bail!("no interface can be used as a link ({reasons}); {advice}");
     }
     let links = allowed(interfaces, wanted, policy);
     if links.is_empty() {
@@ -285,10 +290,18 @@ pub(crate) mod tests {
             error.contains("a is down, b has no global address"),
             "{error}"
         );
+        assert!(!error.contains("--link"), "it would not help: {error}");
         let error = choose(&all, &["b".to_owned()], &policy())
             .unwrap_err()
             .to_string();
         assert!(!error.contains("a is down"), "{error}");
+        assert!(!error.contains("--link"), "that was tried: {error}");
+        let tunnel = Interface {
+            kind: Kind::Tunnel,
+            ..interface("tun0", &["10.8.0.2"])
+        };
+        let error = choose(&[tunnel], &[], &policy()).unwrap_err().to_string();
+        assert!(error.contains("`--link tun0`"), "{error}");
         let error = choose(&all, &["x".to_owned()], &policy())
             .unwrap_err()
             .to_string();

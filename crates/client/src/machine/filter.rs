@@ -69,6 +69,8 @@ pub(super) struct Filter {
     /// The families that the device has addresses of.
     lodged: Lodged,
     direct: Vec<Prefix>,
+    /// The relays, who serve their own addresses to nobody.
+    relays: Vec<Prefix>,
     sites: Sites,
     /// What is in force.
     text: Option<String>,
@@ -132,6 +134,12 @@ impl Filter {
         self.apply()
     }
 
+    /// Leaves pings and the like to relays alone.
+    pub(super) fn set_relays(&mut self, relays: Vec<Prefix>) -> Result<()> {
+        self.relays = relays;
+        self.apply()
+    }
+
     /// Puts the rules in force.
     fn apply(&mut self) -> Result<()> {
         if self.tun.is_none() && self.lan.is_none() {
@@ -159,6 +167,7 @@ impl Filter {
         }
         if let Some(tun) = &self.tun {
             let left_alone = self.left_alone();
+            rules += &set_pair("relay", ["", ""], &self.relays);
             rules += &self.device_rules(tun);
             rules += &format!(
                 "chain own {{\ntype route hook output priority mangle\n\
@@ -228,7 +237,9 @@ impl Filter {
     /// What goes by the device, and what comes in by it.
     fn device_rules(&self, tun: &str) -> String {
         let echo = ECHO.mark;
-        let mut beside = "chain beside {\nmeta l4proto { tcp, udp } return\n".to_owned();
+        let mut beside = "chain beside {\nmeta l4proto { tcp, udp } return\n\
+             ip daddr @relay4 return\nip6 daddr @relay6 return\n"
+            .to_owned();
         let mut names = String::new();
         // What nobody asked for, whatever the relay lets through: a stranger there would be within
         // this machine's firewall.

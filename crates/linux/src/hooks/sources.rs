@@ -3,7 +3,8 @@
 //! A captured socket is connected on loopback, and is called so. What it would have been called,
 //! the routing table says: for each range that it tells apart, one address of that range is asked
 //! for with a socket of ours, so rules, tables and the preferences of RFC 6724 are the kernel's
-//! own. Owns which addresses are asked for, and renewing the table when interfaces, addresses or
+//! own. This machine's own addresses and broadcast ones, which are left alone, are noted beside
+//! them. Owns which addresses are asked for, and renewing the table when interfaces, addresses or
 //! routes change. A change is known here a moment after it was made.
 
 use std::collections::BTreeMap;
@@ -36,6 +37,8 @@ const NEVER: [(&str, u8); 8] = [
     ("ff00::", 8),
 ];
 const UNIQUE_LOCAL: (&str, u8) = ("fc00::", 7);
+/// What is noted instead of a source of what is left alone.
+const STAYS_HERE: [u8; 16] = [0; 16];
 
 pub(super) struct Sources {
     trie: LpmTrie<MapData, [u8; 16], [u8; 16]>,
@@ -70,7 +73,11 @@ impl Sources {
     }
 
     async fn renew(&mut self) -> Result<(), InterfaceError> {
-        let wanted = wanted(&interfaces::routed_ranges().await?, plain_source);
+        let (elsewhere, here) = interfaces::routed_ranges().await?;
+        let mut wanted = wanted(&elsewhere, plain_source);
+        let here = here.into_iter().filter_map(range);
+        let room = MAX_SOURCES - wanted.len();
+        wanted.extend(here.map(|range| (range, STAYS_HERE)).take(room));
         for ((bits, address), source) in &wanted {
             if self.present.get(&(*bits, *address)) != Some(source)
                 && let Err(error) = self.trie.insert(&Key::new(*bits, *address), source, 0)

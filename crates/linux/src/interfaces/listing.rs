@@ -143,19 +143,31 @@ fn is_near(message: &RouteMessage, is_wire: impl Fn(u32) -> bool) -> bool {
     }
 }
 
-/// The ranges of destinations that the routing tables tell apart, whichever they are in.
+/// The ranges of destinations that the routing tables tell apart, whichever they are in: first
+/// those elsewhere, then this host itself and the addresses of all hosts of a wire.
 ///
 /// # Errors
 /// See [`InterfaceError`].
 ///
 /// # Panics
 /// Outside a tokio runtime with its I/O driver enabled.
-pub(crate) async fn routed_ranges() -> Result<Vec<Prefix>, InterfaceError> {
+pub(crate) async fn routed_ranges() -> Result<(Vec<Prefix>, Vec<Prefix>), InterfaceError> {
     let (connection, handle, _) = rtnetlink::new_connection().map_err(InterfaceError::Open)?;
     let connection = tokio::spawn(connection);
     let routes = routes(&handle).await;
     connection.abort();
-    Ok(routes?.iter().filter_map(routed_range).collect())
+    let (mut elsewhere, mut here) = (Vec::new(), Vec::new());
+    for message in &routes? {
+        // In other tables, what is local is what a proxy takes up (TPROXY): everything, mostly.
+        let is_own = table(message) == u32::from(nix::libc::RT_TABLE_LOCAL);
+        let ranges = match message.header.kind {
+            RouteType::Local | RouteType::Broadcast if is_own => &mut here,
+            RouteType::Unicast | RouteType::Local => &mut elsewhere,
+            _ => continue,
+        };
+        ranges.extend(routed_range(message));
+    }
+    Ok((elsewhere, here))
 }
 
 async fn routes(handle: &Handle) -> Result<Vec<RouteMessage>, InterfaceError> {
@@ -170,7 +182,7 @@ async fn routes(handle: &Handle) -> Result<Vec<RouteMessage>, InterfaceError> {
     Ok(all)
 }
 
-/// Where a socket may be connected to by this route.
+/// Where a socket may send to by this route.
 fn routed_range(message: &RouteMessage) -> Option<Prefix> {
     let header = &message.header;
     let any = match header.address_family {
@@ -178,9 +190,6 @@ fn routed_range(message: &RouteMessage) -> Option<Prefix> {
         AddressFamily::Inet6 => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
         _ => return None,
     };
-    if !matches!(header.kind, RouteType::Unicast | RouteType::Local) {
-        return None;
-    }
     let destination = message
         .attributes
         .iter()

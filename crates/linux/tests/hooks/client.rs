@@ -10,6 +10,8 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 
 use socket2::{Domain, Protocol, Socket, Type};
 
+use super::egress;
+
 pub(crate) fn play(role: &str) {
     match role {
         "tcp4" => tcp(connect("192.0.2.1:80"), "192.0.2.1:80"),
@@ -72,9 +74,12 @@ pub(crate) fn play(role: &str) {
                 &["[::ffff:192.0.2.1]:7", "[2001:db8::2]:7"],
             );
         }
-        "names-tcp" => {
+        "names-tcp" | "names-mptcp" => {
             for dest in ["192.0.2.1:80", "[2001:db8::1]:443"] {
-                let stream = connect(dest);
+                let stream = match role {
+                    "names-tcp" => connect(dest),
+                    _ => connect_by_mptcp(dest),
+                };
                 assert_eq!(
                     stream.local_addr().unwrap().ip(),
                     plain_name(dest),
@@ -89,8 +94,21 @@ pub(crate) fn play(role: &str) {
         "udp6-refused" => nobody_there("[::]:0", "[2001:db8::1]:7"),
         "names-udp" => names_of_udp_sockets(),
         "dns" => udp_connected("0.0.0.0:0", "127.0.0.53:53"),
+        "dns-here" => {
+            let socket = udp_socket("0.0.0.0:0");
+            socket.connect("198.51.100.7:53").unwrap();
+            assert_eq!(
+                socket.local_addr().unwrap().ip(),
+                plain_name("198.51.100.7:53")
+            );
+            udp_connected("0.0.0.0:0", "198.51.100.7:53");
+        }
+        "to-itself" => to_itself("198.51.100.7:0"),
         "dns-in-range" => udp_connected("0.0.0.0:0", "192.0.2.9:53"),
         "left-alone" => left_alone(),
+        "by-interface" => egress::by_interface(),
+        "as-answered" => egress::as_answered(),
+        "to-all" => egress::to_all(),
         "shut" => unreachable("192.0.2.1:80"),
         "udp-server" => {
             let socket = udp_socket("198.51.100.7:5001");
@@ -237,6 +255,27 @@ fn plain_name(dest: &str) -> IpAddr {
     let name = socket.local_addr().unwrap().ip();
     assert!(!name.to_canonical().is_loopback(), "{dest}: {name}");
     name
+}
+
+fn connect_by_mptcp(dest: &str) -> TcpStream {
+    let dest = address(dest);
+    let domain = Domain::for_address(dest);
+    let socket = Socket::new(domain, Type::STREAM, Some(Protocol::MPTCP)).unwrap();
+    socket.connect(&dest.into()).unwrap();
+    socket.into()
+}
+
+/// A server of the program's own sees the very socket that speaks to it.
+fn to_itself(own: &str) {
+    let listener = std::net::TcpListener::bind(own).unwrap();
+    let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (_, from) = listener.accept().unwrap();
+    assert_eq!(from, stream.local_addr().unwrap());
+    let server = udp_socket(own);
+    let client = udp_socket(own);
+    client.send_to(b"x", server.local_addr().unwrap()).unwrap();
+    let (_, from) = server.recv_from(&mut [0; 1]).unwrap();
+    assert_eq!(from, client.local_addr().unwrap());
 }
 
 /// Is answered from elsewhere than it asked, and speaks with who did.

@@ -182,6 +182,13 @@ impl World {
         seen.unwrap()
     }
 
+    pub(super) fn assert_no_datagram(&mut self) {
+        let mut seen = 0;
+        let flows = self.hooks.flows();
+        self.capture.udp.try_recv(&flows, |_| seen += 1).unwrap();
+        assert_eq!(seen, 0, "datagrams were captured");
+    }
+
     pub(super) async fn echo(&mut self, count: usize, see: impl FnMut(Original)) {
         self.answer(count, see, |payload| payload.make_ascii_uppercase())
             .await;

@@ -2,11 +2,10 @@
 //!
 //! Owns the door for the browser; the page is the control crate's, what it shows the instance's.
 
-use std::fs::{self, OpenOptions};
+use std::fs;
 use std::future::pending;
-use std::io::{self, Write};
+use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
@@ -14,7 +13,7 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::Args;
 use nix::sys::signal::Signal;
-use tabane_control::{Bridge, Directory};
+use tabane_control::{Bridge, Directory, write_private};
 use tabane_linux::signals::Signals;
 use tokio::task::LocalSet;
 use tokio::time::sleep;
@@ -115,17 +114,8 @@ impl Signpost {
     }
 
     fn write(path: &Path, page: &str) -> io::Result<Self> {
-        // Of one that was killed, and whose number this process has.
-        let _ = fs::remove_file(path);
-        let mut options = OpenOptions::new();
-        let mut file = options
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(path)?;
-        let signpost = Self(path.to_owned());
-        file.write_all(page.as_bytes())?;
-        Ok(signpost)
+        write_private(path, page)?;
+        Ok(Self(path.to_owned()))
     }
 }
 

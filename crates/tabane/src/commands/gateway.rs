@@ -1,6 +1,6 @@
 //! `tabane gateway`: better TCP for hosts behind a link that delays.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
@@ -222,13 +222,13 @@ fn show_once(args: &StatusArgs) -> Result<ExitCode> {
 }
 
 fn watch(args: &TopArgs) -> Result<ExitCode> {
-    let is_terminal = io::stdout().is_terminal();
+    let obeys_codes = output::obeys_codes(&io::stdout());
     loop {
         let gateway = look(&gateway::find(args.radio.as_deref())?)?;
         if args.json {
             output::line(&serde_json::to_string(&gateway)?)?;
         } else {
-            if is_terminal {
+            if obeys_codes {
                 // Home, and clear what stood there.
                 write!(io::stdout(), "\x1b[H\x1b[2J")?;
             }

@@ -3,7 +3,7 @@
 //! Owns the flags, where the file goes, and what is said at the end. Fetching it, and what is kept
 //! for another try, is `tabane-fetch`'s, what is shown meanwhile `meter`'s.
 
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::rc::Rc;
@@ -120,7 +120,7 @@ async fn get(args: &GetArgs, job: Job, client: &Rc<Client>, store: &Store) -> Re
     let signals = signals::catch()?;
     let mut web = WebLinks::find(args.links.clone(), &args.neighbours, Asker::User, store).await?;
     let links = web.links();
-    let is_shown = !args.quiet && !args.json && std::io::stderr().is_terminal();
+    let is_shown = !args.quiet && !args.json && output::obeys_codes(&std::io::stderr());
     let began_at = Instant::now();
     let mut meter = Meter::new(is_shown);
     let about: Vec<_> = job.urls.iter().map(ToString::to_string).collect();

@@ -3,7 +3,7 @@
 //! Owns the flags and how it is shown. Which links are measured, and how, is the client engine's.
 
 use std::cell::Cell;
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -79,7 +79,7 @@ impl Progress {
     /// In the place of what it wrote before.
     fn write(&self, text: &str) {
         let mut screen = std::io::stderr();
-        if screen.is_terminal() {
+        if output::obeys_codes(&screen) {
             // Nobody loses anything by not seeing it.
             let _ = write!(screen, "\r\x1b[K{text}");
             let _ = screen.flush();

@@ -10,7 +10,7 @@ mod packets;
 mod routes;
 mod workers;
 
-use std::io::{self, IsTerminal};
+use std::io;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
@@ -100,7 +100,7 @@ fn list(json: bool) -> Result<ExitCode> {
 }
 
 async fn watch(client: &Client, json: bool) -> Result<ExitCode> {
-    let clear = match io::stdout().is_terminal() && !json {
+    let clear = match output::obeys_codes(&io::stdout()) && !json {
         // Home, the text, and nothing below it (ECMA-48 §8.3.21, §8.3.39).
         true => "\x1b[H\x1b[2J",
         false => "",

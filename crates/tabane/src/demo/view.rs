@@ -8,7 +8,7 @@ use std::io::{self, IsTerminal, Write};
 use anyhow::Result;
 use tabane_base::{Duration, Rate};
 
-use crate::output::bar;
+use crate::output::{self, bar};
 
 /// Cells of a full bar; bars of links then add up to that of curl.
 const BAR_CELLS: usize = 40;
@@ -59,8 +59,7 @@ impl Style {
     /// What suits the stream; `plain` insists on lines.
     pub(crate) fn choose(stream: &impl IsTerminal, plain: bool) -> Self {
         let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
-        let is_dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
-        if plain || is_dumb || !stream.is_terminal() {
+        if plain || !output::obeys_codes(stream) {
             return Self::Lines;
         }
         Self::Bars {

@@ -10,8 +10,8 @@ use nix::sys::signal::{Signal, kill};
 
 use crate::process::{pid, wait_for};
 use crate::running::{Running, run};
-use crate::text;
 use crate::world::{TABANE, World};
+use crate::{status, text};
 
 /// What a command line that starts with nothing or with `tabane run` says, and how it ends.
 fn both(world: &World, line: impl Fn(&str) -> String) -> [(String, Option<i32>); 2] {
@@ -145,6 +145,18 @@ fn what_is_sent_to_tabane_reaches_the_command() {
 }
 
 /// A terminal's end is told to the leader of its session alone.
+#[test]
+fn who_ends_a_moment_after_the_command_is_not_left_running() {
+    let Some(world) = World::new(&[]) else { return };
+    world.join();
+    for (left, is_told) in [("sleep 0.03", false), ("sleep 2", true)] {
+        let output = world.run(&[], &format!("{left} >/dev/null 2>&1 & exit 7"));
+        assert_eq!(status(&output), Some(7), "{output:?}");
+        let told = text(&output.stderr).contains("1 process of the command runs on");
+        assert_eq!(told, is_told, "{left}: {output:?}");
+    }
+}
+
 #[test]
 fn a_terminal_that_goes_away_ends_the_command_of_its_session_s_leader() {
     let Some(world) = World::new(&[]) else { return };

@@ -360,10 +360,16 @@ except subprocess.TimeoutExpired:
 #[test]
 fn top_ends_when_its_terminal_hangs_up() {
     let Some(world) = World::new(&[]) else { return };
-    let mut command = world.in_client("python3");
-    command.args(["-c", HANG_UP, TABANE, "top", "--instance", "relay-4510"]);
-    let output = command.output().unwrap();
+    let on = |term| {
+        let mut command = world.in_client("python3");
+        command.args(["-c", HANG_UP, TABANE, "top", "--instance", "relay-4510"]);
+        command.env("TERM", term).output().unwrap()
+    };
+    let output = on("xterm");
     assert!(output.status.success(), "{output:?}");
+    // One that obeys no codes is given none.
+    let output = on("dumb");
+    assert_eq!(status(&output), Some(2), "{output:?}");
 }
 
 #[test]

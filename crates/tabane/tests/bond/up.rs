@@ -334,6 +334,9 @@ fn pings_of_both_families_go_over_the_bond() {
     let mut up = Up::start(&world, &[]);
     up.wait_until(UP);
     assert_eq!(ping(&world, 10), all);
+    // Who would not serve it.
+    let ping_the_relay = shell(&world, "ping -c 1 -W 5 203.0.113.1");
+    assert!(ping_the_relay.contains("1 received"), "{ping_the_relay}");
     assert!(shell(&world, "ip link show tabane1").contains("UP"));
     let open = "net.ipv4.ping_group_range=0 2147483647";
     assert!(

@@ -3,7 +3,7 @@
 //! Owns the flags and what is shown, the picture for a camera among it. Getting to know each other
 //! is `tabane-uplinks`'.
 
-use std::io::{self, IsTerminal};
+use std::io;
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -101,10 +101,10 @@ async fn offer(args: &PairArgs, store: &Store) -> Result<ExitCode> {
         "code: {code}\nwithin ten minutes, at the friend's: tabane share pair {code}\n\
          (in another network: tabane share pair {code} HOST, this machine's name or address)"
     ))?;
-    let is_terminal = io::stdout().is_terminal();
-    if args.qr || is_terminal {
+    let obeys_codes = output::obeys_codes(&io::stdout());
+    if args.qr || obeys_codes {
         let invitation = offer.invitation().await?;
-        if let Some(picture) = picture(&invitation, is_terminal) {
+        if let Some(picture) = picture(&invitation, obeys_codes) {
             output::drawn(&format!(
                 "or by a phone's camera, which shows this as text to copy or send: \
                  {}{invitation}\n{picture}",
@@ -124,12 +124,12 @@ async fn offer(args: &PairArgs, store: &Store) -> Result<ExitCode> {
 
 /// The command that uses an invitation, as a picture of two rows of squares in each line; on a
 /// terminal black on white, whatever its colours are.
-fn picture(invitation: &Invitation, is_terminal: bool) -> Option<String> {
+fn picture(invitation: &Invitation, obeys_codes: bool) -> Option<String> {
     // A screen has no scratches: the least redundancy makes the squares largest.
     let text = format!("{}{invitation}", Invitation::COMMAND);
     let code = QrCode::with_error_correction_level(text, EcLevel::L).ok()?;
     let picture = code.render::<Dense1x2>().build();
-    if !is_terminal {
+    if !obeys_codes {
         return Some(picture);
     }
     let lines = picture.lines();

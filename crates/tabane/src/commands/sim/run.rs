@@ -14,6 +14,7 @@ use tabane_sim::{RunSettings, Series, Setup, Summary, Transfer, World, svg};
 use super::write_picture;
 use crate::output;
 use crate::scenarios;
+use crate::session_args::{controllers, schedulers};
 
 /// How often the world is looked at.
 const STEP: Duration = Duration::from_millis(100);
@@ -33,10 +34,12 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=3600))]
     seconds: Option<u32>,
     /// Which path each packet takes
-    #[arg(long, value_name = "NAME", default_value_t = SessionConfig::default().scheduler)]
+    #[arg(long, value_name = "NAME", value_parser = schedulers(), hide_possible_values = true,
+          default_value_t = SessionConfig::default().scheduler)]
     scheduler: SchedulerKind,
     /// How fast each path is used
-    #[arg(long, value_name = "NAME", default_value_t = SessionConfig::default().controller)]
+    #[arg(long, value_name = "NAME", value_parser = controllers(), hide_possible_values = true,
+          default_value_t = SessionConfig::default().controller)]
     congestion: ControllerKind,
     /// Memory of the receiver, e.g. 64kB or 4MB
     #[arg(long, value_name = "SIZE", default_value = "16MB")]
