@@ -14,6 +14,12 @@ use crate::seq::Seq;
 /// Ranges without copies are kept apart up to this many, so that each gives a round trip; beyond,
 /// neighbours become one. Bounds the memory of flows that are only watched.
 pub(crate) const MAX_BARE_RANGES: usize = 8;
+/// With holes between them so many ranges are known at most, and what comes beyond is not noted: no
+/// flow has as many holes, but of one that is only watched a server may leave out what it likes.
+const MAX_BARE_APART: usize = 64;
+/// What a copy costs besides its bytes: its place, and a block of the heap.
+pub(crate) const OVERHEAD: usize = 128;
+const _: () = assert!(size_of::<Held>() <= 112);
 
 /// A range on its way.
 #[derive(Debug)]
@@ -97,6 +103,16 @@ impl Copies {
     /// Bytes of copies.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// How many ranges have copies.
+    pub(crate) fn count(&self) -> usize {
+        self.held.len() - self.bare
+    }
+
+    /// Bytes of memory that the copies occupy: those of single bytes are not free.
+    pub(crate) fn memory(&self) -> usize {
+        self.bytes + self.count() * OVERHEAD
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -205,6 +221,9 @@ impl Copies {
             {
                 held.end = end;
                 held.resent_at = Some(now);
+                return;
+            }
+            if self.bare >= MAX_BARE_APART {
                 return;
             }
             self.bare += 1;
@@ -482,5 +501,23 @@ mod tests {
         assert_eq!(copies.contiguous(), Seq(4_000));
         copies.acknowledge(Seq(4_000));
         assert!(copies.is_empty() && copies.bare == 0);
+    }
+
+    /// Of a flow that is only watched, a server that leaves every second byte out.
+    #[test]
+    fn ranges_apart_from_each_other_take_no_memory_without_end() {
+        for step in [2, -2_i32 as u32] {
+            let mut copies = Copies::new(Seq(0x8000_0000));
+            for n in 0..10_000 {
+                let piece = Piece {
+                    keep: false,
+                    ..piece(0x8010_0000_u32.wrapping_add(step.wrapping_mul(n)), b"x")
+                };
+                copies.insert(NOW, piece);
+            }
+            assert!(copies.held.len() <= 64, "{}", copies.held.len());
+            copies.acknowledge(Seq(0x8020_0000));
+            assert!(copies.is_empty() && copies.bare == 0);
+        }
     }
 }
