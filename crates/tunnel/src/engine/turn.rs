@@ -155,8 +155,8 @@ impl State {
         }
     }
 
-    /// Sends what waits for sockets; where one takes more again, `true`, and those go on whom it has
-    /// kept from sending.
+    /// Sends what waits for sockets. `true` where one takes more again: those go on whom it kept
+    /// from sending.
     fn go_on(&mut self, cx: &mut Context<'_>) -> bool {
         let is_free = self.sockets.flush(cx);
         if is_free {
