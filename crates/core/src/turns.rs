@@ -113,19 +113,22 @@ impl<Id> Turns<Id> {
 
     /// All, those who are passed over in their places.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Id> {
-        let first = self.first.as_ref().map(|(turn, id)| (turn, id));
-        let mut active = first.into_iter().chain(&self.waiting).peekable();
-        let mut passed_over = self.passed_over.iter().peekable();
+        let mut first = self.first.as_ref().map(|(turn, id)| (turn, id));
+        let mut waiting = self.waiting.iter();
+        let mut passed_over = self.passed_over.iter();
+        let mut other = passed_over.next();
         std::iter::from_fn(move || {
-            let is_next = passed_over.peek().is_some_and(|(turn, _)| {
-                let active = active.peek();
-                active.is_none_or(|(first, _)| turn < first)
-            });
-            let next = match is_next {
-                true => passed_over.next(),
-                false => active.next(),
-            };
-            next.map(|(_, id)| id)
+            let active = first.take().or_else(|| waiting.next());
+            match (active, other) {
+                // As nearly always.
+                (active, None) => active.map(|(_, id)| id),
+                (Some((turn, id)), Some((other, _))) if turn < other => Some(id),
+                (active, Some((_, id))) => {
+                    first = active;
+                    other = passed_over.next();
+                    Some(id)
+                }
+            }
         })
     }
 

@@ -52,24 +52,17 @@ impl Streams {
     }
 
     /// Bytes of a class waiting to be sent for the first time or again, as far as credit allows.
-    /// Looks at the first few streams only: the scheduler asks whether the backlog is large, not
-    /// how large.
-    pub(crate) fn backlog(&self, class: ClassId) -> Bytes {
+    /// Then what else the streams will have to send once their first credit is renewed, and how
+    /// much of the first number stands near the end of that credit. Looks at the first few streams
+    /// only: the scheduler asks whether the backlog is large, not how large.
+    pub(crate) fn backlog(&self, class: ClassId) -> [Bytes; 3] {
         let room = self.session_room();
-        Bytes::new(
-            self.first_streams(class)
-                .map(|(_, stream)| stream.send.unsent(room))
-                .sum(),
-        )
-    }
-
-    /// What else the streams of a class will have to send once their first credit is renewed; and
-    /// how much of the backlog stands near the end of that credit.
-    pub(crate) fn beyond(&self, class: ClassId) -> (Bytes, Bytes) {
-        let streams = self.first_streams(class);
-        let each = streams.map(|(_, stream)| stream.send.beyond());
-        let sum = each.fold((0, 0), |sum, it| (sum.0 + it.0, sum.1 + it.1));
-        (Bytes::new(sum.0), Bytes::new(sum.1))
+        let sum = self.first_streams(class).fold([0; 3], |sum, (_, stream)| {
+            let (beyond, latter) = stream.send.beyond();
+            let of_stream = [stream.send.unsent(room), beyond, latter];
+            std::array::from_fn(|i| sum[i] + of_stream[i])
+        });
+        sum.map(Bytes::new)
     }
 
     /// The streams whose turn comes first, with their place in the queue.
