@@ -59,6 +59,7 @@ mod stream;
 mod tls;
 mod trace;
 mod transmit;
+mod turns;
 mod wire;
 
 pub use class::{ClassId, ClassRule, MAX_CLASSES};

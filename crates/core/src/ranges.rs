@@ -125,9 +125,9 @@ impl RangeSet {
         }
     }
 
-    /// How many integers of it are less than `limit`. Walks the ranges before that.
-    pub(crate) fn total_below(&self, limit: u64) -> u64 {
-        let before = self.ranges.range(..limit);
+    /// How many integers of its first `most` ranges are less than `limit`. Walks these.
+    pub(crate) fn total_below(&self, limit: u64, most: usize) -> u64 {
+        let before = self.ranges.range(..limit).take(most);
         before.map(|(start, end)| *end.min(&limit) - *start).sum()
     }
 
@@ -245,7 +245,13 @@ mod tests {
                 assert_eq!(set.contains(start), model.contains(&start));
                 assert_eq!(set.total(), model.len() as u64, "seed {seed} step {step}");
                 let below = model.range(..start).count() as u64;
-                assert_eq!(set.total_below(start), below, "seed {seed} step {step}");
+                let total = set.total_below(start, usize::MAX);
+                assert_eq!(total, below, "seed {seed} step {step}");
+                let first = set
+                    .iter()
+                    .next()
+                    .map_or(0, |it| it.end.min(start) - it.start.min(start));
+                assert_eq!(set.total_below(start, 1), first, "seed {seed} step {step}");
             }
         }
     }

@@ -150,8 +150,8 @@ pub(crate) struct Recovery {
     lost: BTreeMap<PacketNumber, SentPacket>,
     largest_acked: Option<PacketNumber>,
     in_flight: Bytes,
-    /// So many of the first places of `sent` have nothing left to repeat, and so much in flight.
-    repeated: (usize, Bytes),
+    /// What was sent before this number has nothing left to repeat, and so much of it is in flight.
+    repeated: (PacketNumber, Bytes),
     eliciting_in_flight: usize,
     /// When what asks for an answer last left.
     last_eliciting_at: Instant,
@@ -172,7 +172,7 @@ impl Recovery {
             lost: BTreeMap::new(),
             largest_acked: None,
             in_flight: Bytes::ZERO,
-            repeated: (0, Bytes::ZERO),
+            repeated: (PacketNumber::default(), Bytes::ZERO),
             eliciting_in_flight: 0,
             last_eliciting_at: now,
             loss_at: None,
@@ -266,7 +266,7 @@ impl Recovery {
                     self.looked_at += 1;
                 }
                 if let Some(packet) = slot.take() {
-                    self.forget(&packet);
+                    self.forget(pn, &packet);
                     self.reordering.on_settled(now, pn, packet.sent_at);
                     settle(Settled {
                         pn,
@@ -369,7 +369,7 @@ impl Recovery {
         let Some(packet) = slot.take() else {
             return;
         };
-        self.forget(&packet);
+        self.forget(pn, &packet);
         if !packet.in_flight {
             return;
         }
@@ -384,10 +384,13 @@ impl Recovery {
         });
     }
 
-    fn forget(&mut self, packet: &SentPacket) {
-        self.repeated = (0, Bytes::ZERO);
+    fn forget(&mut self, pn: PacketNumber, packet: &SentPacket) {
         if packet.in_flight {
-            self.in_flight -= Bytes::new(packet.size.into());
+            let size = Bytes::new(packet.size.into());
+            self.in_flight -= size;
+            if pn < self.repeated.0 {
+                self.repeated.1 -= size;
+            }
         }
         if packet.ack_eliciting {
             self.eliciting_in_flight -= 1;
@@ -395,7 +398,6 @@ impl Recovery {
     }
 
     fn trim(&mut self) {
-        self.repeated = (0, Bytes::ZERO);
         while let Some((_, None)) = self.sent.front() {
             self.sent.pop_front();
         }
@@ -452,10 +454,11 @@ impl Recovery {
 
     /// The same from the first on that has not been repeated, and what is in flight before it. A
     /// path that brings nothing has all it holds repeated, a few at a time, and those before are
-    /// not looked at again for each few.
+    /// not looked at again for each few, nor for each answer of a peer that acknowledges in crumbs.
     pub(crate) fn unrepeated_mut(&mut self) -> (Bytes, impl Iterator<Item = &mut SentPacket>) {
-        let (places, before) = &mut self.repeated;
-        while let Some((_, slot)) = self.sent.get(*places) {
+        let (end, before) = &mut self.repeated;
+        let mut place = self.sent.partition_point(|(pn, _)| pn < end);
+        while let Some((pn, slot)) = self.sent.get(place) {
             #[cfg(test)]
             {
                 self.looked_at += 1;
@@ -465,9 +468,10 @@ impl Recovery {
                 Some(packet) if packet.in_flight => *before += Bytes::new(packet.size.into()),
                 _ => {}
             }
-            *places += 1;
+            *end = pn.next();
+            place += 1;
         }
-        let rest = self.sent.range_mut(*places..);
+        let rest = self.sent.range_mut(place..);
         let packets = rest.filter_map(|(_, slot)| slot.as_mut());
         (*before, packets.filter(|packet| packet.in_flight))
     }
@@ -662,6 +666,30 @@ mod tests {
             recovery.on_ack(Instant::EPOCH, &ack(&[0..=1]), drop),
             Err(Violation::AckedUnsent)
         );
+    }
+
+    /// Answers that say nothing new, or one packet each, had all of it looked at again.
+    #[test]
+    fn what_has_been_repeated_is_not_looked_at_again_for_each_acknowledgement() {
+        const PACKETS: u64 = 2_000;
+        let mut recovery = Recovery::new(Instant::EPOCH);
+        (0..PACKETS).for_each(|pn| recovery.on_sent(packet(pn)));
+        let (_, all) = recovery.unrepeated_mut();
+        all.for_each(|packet| packet.reinjected = true);
+        let before = recovery.looked_at;
+        for pn in (0..1_000).rev() {
+            acked(&mut recovery, PACKETS, &[pn..=pn]);
+            acked(&mut recovery, PACKETS, &[pn..=pn]);
+            let in_flight = recovery.in_flight();
+            let (repeated, mut rest) = recovery.unrepeated_mut();
+            assert!(rest.next().is_none());
+            assert_eq!(repeated, in_flight);
+        }
+        recovery.on_sent(packet(PACKETS));
+        let (repeated, rest) = recovery.unrepeated_mut();
+        assert_eq!((repeated, rest.count()), (Bytes::kilo(1_000), 1));
+        let looked_at = recovery.looked_at - before;
+        assert!(looked_at < 2 * PACKETS as usize, "{looked_at}");
     }
 
     /// Two at a time, as a nearly full window has it: the walk began with the oldest each time.

@@ -12,7 +12,6 @@ mod ring;
 mod send;
 mod sending;
 mod standing;
-mod turns;
 pub(crate) mod window;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -26,7 +25,6 @@ use receive::ReceiveHalf;
 use send::{Piece, SendHalf, Terms};
 pub(crate) use sending::Place;
 use standing::{Counts, Standing};
-use turns::{Turn, Turns};
 
 use crate::class::{ByClass, ClassId};
 use crate::config::LITTLE_MEMORY;
@@ -35,6 +33,7 @@ use crate::id::StreamId;
 use crate::memory_pool::{Part, SessionPool};
 use crate::parameters::Parameters;
 use crate::recovery::{SentFrame, SentFrames};
+use crate::turns::{Turn, Turns};
 use crate::wire::{Frame, STREAM_CLASS_MAX, StreamHeader};
 
 /// A writer who came short hears of room once a quarter of its buffer, or this, is free: each
@@ -97,7 +96,7 @@ pub(crate) struct Streams {
     is_client: bool,
     streams: BTreeMap<StreamId, Stream>,
     /// Streams with data to send, in turn, by class: those of one never wait for another's.
-    pending: ByClass<Turns>,
+    pending: ByClass<Turns<StreamId>>,
     /// How all streams stand, by class.
     counts: ByClass<Counts>,
     /// The other end follows classes, and is told of ours.
@@ -150,6 +149,9 @@ pub(crate) struct Streams {
     /// What their unacknowledged data is held in.
     pool: SessionPool,
     events: VecDeque<Event>,
+    /// Turns that were looked at for packets.
+    #[cfg(test)]
+    looked_at: usize,
 }
 
 impl Streams {
@@ -196,6 +198,8 @@ impl Streams {
             send_limit: 0,
             pool,
             events: VecDeque::new(),
+            #[cfg(test)]
+            looked_at: 0,
         }
     }
 

@@ -31,8 +31,8 @@ pub struct Config {
     pub untouched: Vec<u16>,
     /// Copies kept for one flow; what is on its way to the mobile host never exceeds this.
     pub copies_per_flow: Bytes,
-    /// Copies kept in all, of which one mobile host has no more than are left to all others. Beyond
-    /// it segments go on without copies, and are not acknowledged early.
+    /// Memory for copies in all, of which one mobile host has no more than are left to all others.
+    /// Beyond it segments go on without copies, and are not acknowledged early.
     pub copies_total: Bytes,
     /// Flows that are known at a time; one mobile host has no more than are left to all others.
     /// Further ones pass untouched.

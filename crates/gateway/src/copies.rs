@@ -14,6 +14,12 @@ use crate::seq::Seq;
 /// Ranges without copies are kept apart up to this many, so that each gives a round trip; beyond,
 /// neighbours become one. Bounds the memory of flows that are only watched.
 pub(crate) const MAX_BARE_RANGES: usize = 8;
+/// With holes between them so many ranges are known at most, and what comes beyond is not noted: no
+/// flow has as many holes, but of one that is only watched a server may leave out what it likes.
+const MAX_BARE_APART: usize = 64;
+/// What a copy costs besides its bytes: its place, and a block of the heap.
+pub(crate) const OVERHEAD: usize = 128;
+const _: () = assert!(size_of::<Held>() <= 112);
 
 /// A range on its way.
 #[derive(Debug)]
@@ -60,6 +66,8 @@ pub(crate) struct Copies {
     /// No hole and no range without a copy below.
     safe: Seq,
     held: VecDeque<Held>,
+    /// One past the last byte that the mobile host has said to have, beyond a hole.
+    sacked_top: Option<Seq>,
     bytes: usize,
     bare: usize,
 }
@@ -71,6 +79,7 @@ impl Copies {
             contiguous: base,
             safe: base,
             held: VecDeque::new(),
+            sacked_top: None,
             bytes: 0,
             bare: 0,
         }
@@ -97,6 +106,16 @@ impl Copies {
     /// Bytes of copies.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// How many ranges have copies.
+    pub(crate) fn count(&self) -> usize {
+        self.held.len() - self.bare
+    }
+
+    /// Bytes of memory that the copies occupy: those of single bytes are not free.
+    pub(crate) fn memory(&self) -> usize {
+        self.bytes + self.count() * OVERHEAD
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -201,10 +220,14 @@ impl Copies {
             if let Some(held) = before
                 && self.bare >= MAX_BARE_RANGES
                 && held.data.is_none()
+                && !held.sacked
                 && held.end == start
             {
                 held.end = end;
                 held.resent_at = Some(now);
+                return;
+            }
+            if self.bare >= MAX_BARE_APART {
                 return;
             }
             self.bare += 1;
@@ -290,6 +313,7 @@ impl Copies {
             sample = Some(held.sent_at);
         }
         self.base = ack;
+        self.sacked_top = self.sacked_top.filter(|top| top.is_after(ack));
         self.contiguous = self.contiguous.later(ack);
         self.safe = self.safe.later(ack);
         self.advance();
@@ -309,6 +333,8 @@ impl Copies {
                 if !held.start.is_before(*start) && !held.sacked {
                     held.sacked = true;
                     news = true;
+                    let top = self.sacked_top.map_or(held.end, |top| top.later(held.end));
+                    self.sacked_top = Some(top);
                 }
             }
         }
@@ -345,12 +371,7 @@ impl Copies {
         for held in &mut self.held {
             held.sacked = false;
         }
-    }
-
-    /// One past the last byte that the mobile host has said to have, beyond a hole.
-    fn sacked_top(&self) -> Option<Seq> {
-        let top = self.held.iter().rev().find(|held| held.sacked);
-        top.map(|held| held.end)
+        self.sacked_top = None;
     }
 
     /// Where the first `most` copies begin that are missing although `span` bytes behind them have
@@ -361,7 +382,7 @@ impl Copies {
         resent_before: Instant,
         most: usize,
     ) -> Vec<Seq> {
-        let Some(top) = self.sacked_top() else {
+        let Some(top) = self.sacked_top else {
             return Vec::new();
         };
         self.held
@@ -376,7 +397,7 @@ impl Copies {
     /// Bytes that may be on their way still: all but those the mobile host has said to have, and
     /// those missing although `span` bytes behind them have arrived.
     pub(crate) fn on_the_way(&self, span: u32, resent_before: Instant) -> u32 {
-        let top = self.sacked_top().unwrap_or(self.base);
+        let top = self.sacked_top.unwrap_or(self.base);
         let is_lost = |held: &Held| top.beyond(held.end) >= span && held.is_missing(resent_before);
         let there = self
             .held
@@ -482,5 +503,76 @@ mod tests {
         assert_eq!(copies.contiguous(), Seq(4_000));
         copies.acknowledge(Seq(4_000));
         assert!(copies.is_empty() && copies.bare == 0);
+    }
+
+    /// Of a flow that is only watched, a server that leaves every second byte out.
+    #[test]
+    fn ranges_apart_from_each_other_take_no_memory_without_end() {
+        for step in [2, -2_i32 as u32] {
+            let mut copies = Copies::new(Seq(0x8000_0000));
+            for n in 0..10_000 {
+                let piece = Piece {
+                    keep: false,
+                    ..piece(0x8010_0000_u32.wrapping_add(step.wrapping_mul(n)), b"x")
+                };
+                copies.insert(NOW, piece);
+            }
+            assert!(copies.held.len() <= 64, "{}", copies.held.len());
+            copies.acknowledge(Seq(0x8020_0000));
+            assert!(copies.is_empty() && copies.bare == 0);
+        }
+    }
+
+    /// What a thousand acknowledgements take of a host that misses nothing, with so many copies.
+    #[expect(clippy::disallowed_methods, reason = "the work is what is measured")]
+    fn asked(ranges: u32) -> std::time::Duration {
+        let mut copies = Copies::new(Seq(0));
+        for n in 0..ranges {
+            copies.insert(NOW, piece(4 * n, b"abcd"));
+        }
+        let since = std::time::Instant::now();
+        for _ in 0..1_000 {
+            let missing = copies.missing_below_sacks(9, Instant::NEVER, 2);
+            assert!(std::hint::black_box(missing).is_empty());
+        }
+        since.elapsed()
+    }
+
+    #[test]
+    fn where_nothing_is_missing_no_acknowledgement_looks_at_all_copies() {
+        let rounds = (0..20).map(|_| (asked(1), asked(4_000)));
+        let least = rounds.reduce(|least, next| (least.0.min(next.0), least.1.min(next.1)));
+        let (one, all) = least.expect("twenty");
+        println!("1,000 acknowledgements: {one:?} with one copy, {all:?} with 4,000");
+        assert!(all < 10 * one.max(std::time::Duration::from_micros(1)));
+    }
+
+    /// The last range that the mobile host has said to have is the one that a walk finds.
+    #[test]
+    fn the_last_range_that_is_there_is_known_without_a_walk() {
+        for seed in 0..100 {
+            let mut rng = tabane_base::Seed(seed).rng("copies");
+            let base = Seq(u32::MAX - 100);
+            let mut copies = Copies::new(base);
+            for step in 0..200 {
+                let at = copies.base() + rng.below(80) as u32;
+                let end = at + rng.below(30) as u32;
+                match rng.below(8) {
+                    0 => copies.forget_sacks(),
+                    1 => drop(copies.acknowledge(copies.base() + rng.below(12) as u32)),
+                    2 | 3 => drop(copies.sack(&[(at, end)])),
+                    _ => {
+                        let piece = Piece {
+                            start: at,
+                            ..piece(0, &b"abcdefghijklmnopqrst"[..rng.below(20) as usize])
+                        };
+                        copies.insert(NOW, piece);
+                    }
+                }
+                let walk = copies.held.iter().rev().find(|held| held.sacked);
+                let walk = walk.map(|held| held.end);
+                assert_eq!(copies.sacked_top, walk, "seed {seed} step {step}");
+            }
+        }
     }
 }

@@ -214,9 +214,9 @@ impl Flow {
         &self.agreed
     }
 
-    /// Bytes of copies.
+    /// Bytes of memory that its copies occupy.
     pub(crate) fn held(&self) -> usize {
-        self.copies.bytes()
+        self.copies.memory()
     }
 
     /// Bytes acknowledged to the server that the mobile host has not acknowledged.

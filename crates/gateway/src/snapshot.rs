@@ -12,7 +12,7 @@ use crate::meter::Figures;
 pub struct Snapshot {
     /// What happened so far.
     pub counters: Counters,
-    /// Bytes of copies.
+    /// Bytes of memory that copies occupy.
     pub held: u64,
     /// Bytes acknowledged to servers that mobile hosts have not acknowledged.
     pub owed: u64,
@@ -39,7 +39,7 @@ pub struct FlowSnapshot {
     pub radio: Option<Duration>,
     /// Smoothed round trip between the gateway and the server.
     pub wired: Option<Duration>,
-    /// Bytes of copies.
+    /// Bytes of memory that copies occupy.
     pub held: u64,
     /// Bytes acknowledged early that the mobile host has not acknowledged.
     pub owed: u32,

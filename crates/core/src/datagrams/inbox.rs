@@ -30,11 +30,22 @@ const MAX_GAPS: usize = 256;
 /// A datagram of which some fragments are here.
 #[derive(Debug)]
 struct Partial {
-    data: Vec<u8>,
+    total: usize,
     missing: usize,
-    /// Starts of the fragments that came, for telling copies apart.
-    seen: Vec<usize>,
+    /// The fragments that came, by their starts. Put together when all are here: memory for the
+    /// whole would have to be cleared for the first of one byte.
+    fragments: BTreeMap<usize, Vec<u8>>,
     since: Instant,
+}
+
+impl Partial {
+    fn whole(self) -> Vec<u8> {
+        let mut whole = vec![0; self.total];
+        for (start, data) in self.fragments {
+            whole[start..start + data.len()].copy_from_slice(&data);
+        }
+        whole
+    }
 }
 
 /// Numbers of datagrams that were delivered.
@@ -172,26 +183,25 @@ impl Inbox {
             self.partial.pop_first();
         }
         let partial = self.partial.entry(id).or_insert_with(|| Partial {
-            data: vec![0; total],
+            total,
             missing: total,
-            seen: Vec::new(),
+            fragments: BTreeMap::new(),
             since: now,
         });
-        if partial.data.len() != total
+        if partial.total != total
             || partial.missing < data.len()
-            || partial.seen.len() >= MAX_FRAGMENTS
-            || partial.seen.contains(&offset)
+            || partial.fragments.len() >= MAX_FRAGMENTS
+            || partial.fragments.contains_key(&offset)
         {
             return false;
         }
-        partial.data[offset..offset + data.len()].copy_from_slice(data);
-        partial.seen.push(offset);
+        partial.fragments.insert(offset, data.to_vec());
         partial.missing -= data.len();
         if partial.missing > 0 {
             return false;
         }
         self.delivered.insert(id);
-        let whole = self.partial.remove(&id).map(|partial| partial.data);
+        let whole = self.partial.remove(&id).map(Partial::whole);
         whole.is_some_and(|whole| self.on_received(now, path, whole.into()))
     }
 
@@ -260,7 +270,24 @@ mod tests {
         assert_eq!(inbox.received_bytes, 0);
     }
 
-    /// Every fragment is compared with those before it, so there is a limit to how many.
+    /// Memory of the whole for a fragment of one byte was 64 kB to be cleared for ten bytes.
+    #[test]
+    fn a_fragment_takes_no_more_memory_than_it_brings() {
+        let mut inbox = Inbox::default();
+        for id in 0..MAX_PARTIAL as u64 {
+            let frame = Frame::DatagramFragment {
+                id,
+                offset: 60_000,
+                total: 65_000,
+                data: &[8],
+            };
+            assert!(!inbox.on_fragment(NOW, PATH, &frame));
+        }
+        let fragments = inbox.partial.values().flat_map(|it| it.fragments.values());
+        assert_eq!(fragments.map(Vec::capacity).sum::<usize>(), MAX_PARTIAL);
+    }
+
+    /// Every fragment takes memory besides its bytes, so there is a limit to how many.
     #[test]
     fn a_datagram_in_crumbs_is_given_up() {
         let arrives = |size: usize| {

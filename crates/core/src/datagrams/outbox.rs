@@ -18,6 +18,7 @@ use super::OVERHEAD;
 use super::label::{DatagramOrder, FlowId, Label, Place};
 use crate::class::{ByClass, ClassId};
 use crate::memory_pool::take_off;
+use crate::turns::{Turn, Turns as Order};
 use codel::Codel;
 
 /// Memory of what waits of all flows, 512 kB in full packets; beyond, new ones are refused.
@@ -52,8 +53,8 @@ struct Overdue {
 #[derive(Debug, Default)]
 struct Turns {
     /// Flows that have just begun to send.
-    new: VecDeque<FlowId>,
-    old: VecDeque<FlowId>,
+    new: Order<FlowId>,
+    old: Order<FlowId>,
     /// Of all their datagrams that wait.
     bytes: usize,
 }
@@ -67,8 +68,8 @@ struct Queue {
     bytes: usize,
     /// Bytes it may send in its turn.
     deficit: i64,
-    /// Has its place among those whose turn comes.
-    listed: bool,
+    /// Its place among those whose turn comes: whether of the new ones, and which.
+    listed: Option<(bool, Turn)>,
     next_number: u64,
     codel: Codel,
     overdue: Option<Overdue>,
@@ -140,20 +141,12 @@ impl Outbox {
         if before == class {
             return;
         }
-        let (bytes, listed) = (queue.bytes, queue.listed);
-        self.unlist(flow, before, bytes);
+        self.turns.get_mut(before).unlist(queue);
         let turns = self.turns.get_mut(class);
-        turns.bytes += bytes;
-        if listed {
-            turns.old.push_back(flow);
+        turns.bytes += queue.bytes;
+        if queue.listed.is_some() {
+            queue.listed = Some((false, turns.old.push_back(flow)));
         }
-    }
-
-    fn unlist(&mut self, flow: FlowId, class: ClassId, bytes: usize) {
-        let turns = self.turns.get_mut(class);
-        take_off(&mut turns.bytes, bytes);
-        turns.new.retain(|other| *other != flow);
-        turns.old.retain(|other| *other != flow);
     }
 
     /// Queues a datagram of a flow of `class`; `false` when too much waits.
@@ -190,9 +183,9 @@ impl Outbox {
             order,
             since: now,
         });
-        if !std::mem::replace(&mut queue.listed, true) {
+        if queue.listed.is_none() {
             queue.deficit = QUANTUM;
-            turns.new.push_back(flow);
+            queue.listed = Some((true, turns.new.push_back(flow)));
         }
         true
     }
@@ -201,7 +194,7 @@ impl Outbox {
     pub(crate) fn peek(&mut self, now: Instant, class: ClassId) -> Option<(FlowId, usize)> {
         loop {
             let turns = self.turns.get(class)?;
-            let (flow, is_new) = match (turns.new.front(), turns.old.front()) {
+            let (flow, is_new) = match (turns.new.iter().next(), turns.old.iter().next()) {
                 (Some(flow), _) => (*flow, true),
                 (None, Some(flow)) => (*flow, false),
                 (None, None) => return None,
@@ -232,7 +225,7 @@ impl Outbox {
                     }
                     queue.deficit += QUANTUM;
                     turns.go_on(is_new);
-                    turns.old.push_back(flow);
+                    queue.listed = Some((false, turns.old.push_back(flow)));
                     return None;
                 }
                 queue.pop(turns, &mut self.count);
@@ -241,10 +234,10 @@ impl Outbox {
             // Whoever leaves the new ones goes behind the old, so that these are not starved.
             if is_new && !turns.old.is_empty() {
                 turns.go_on(is_new);
-                turns.old.push_back(flow);
+                queue.listed = Some((false, turns.old.push_back(flow)));
                 return None;
             }
-            queue.listed = false;
+            queue.listed = None;
         }
         turns.go_on(is_new);
         None
@@ -275,7 +268,7 @@ impl Outbox {
     /// The flow is over; what waits of it goes.
     pub(crate) fn forget(&mut self, flow: FlowId) {
         if let Some(queue) = self.queues.remove(&flow) {
-            self.unlist(flow, queue.class, queue.bytes);
+            self.turns.get_mut(queue.class).unlist(&queue);
             take_off(&mut self.count, queue.waiting.len());
         }
     }
@@ -343,9 +336,19 @@ impl Queue {
 impl Turns {
     fn go_on(&mut self, is_new: bool) {
         if is_new {
-            self.new.pop_front();
+            self.new.pop_front(true);
         } else {
-            self.old.pop_front();
+            self.old.pop_front(true);
+        }
+    }
+
+    /// A flow is not of the class any more.
+    fn unlist(&mut self, queue: &Queue) {
+        take_off(&mut self.bytes, queue.bytes);
+        match queue.listed {
+            Some((true, turn)) => self.new.remove(turn),
+            Some((false, turn)) => self.old.remove(turn),
+            None => {}
         }
     }
 }

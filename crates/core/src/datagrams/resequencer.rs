@@ -18,6 +18,7 @@ use tabane_base::{Duration, Instant};
 
 use super::datagram_memory;
 use super::label::{Datagram, FlowId, Place};
+use crate::config::MAX_PATHS;
 use crate::id::PathId;
 use crate::memory_pool::{Part, take_off};
 use crate::ranges::RangeSet;
@@ -230,11 +231,18 @@ impl Sequence {
                 progress.number = progress.number.max(number);
                 progress.at = now;
             }
-            None => self.progress.push(Progress {
-                path,
-                number,
-                at: now,
-            }),
+            None => {
+                // A peer that opens and closes them has no more known than may be open.
+                if self.progress.len() >= MAX_PATHS {
+                    let oldest = (0..MAX_PATHS).min_by_key(|at| self.progress[*at].at);
+                    oldest.map(|at| self.progress.remove(at));
+                }
+                self.progress.push(Progress {
+                    path,
+                    number,
+                    at: now,
+                });
+            }
         }
     }
 

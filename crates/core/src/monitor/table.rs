@@ -163,16 +163,28 @@ impl LinkTable {
     #[must_use]
     pub fn link(&self, now: Instant, name: &str) -> Option<LinkEstimate> {
         let (name, link) = self.links.get_key_value(name)?;
-        Some(self.estimate(now, name, link))
+        Some(estimate(now, name, link, &self.best_forwards(now)))
     }
 
     /// What is believed of every link, by name.
     #[must_use]
     pub fn snapshot(&self, now: Instant) -> Vec<LinkEstimate> {
+        let best = self.best_forwards(now);
         let links = self.links.iter();
-        links
-            .map(|(name, link)| self.estimate(now, name, link))
-            .collect()
+        let links = links.map(|(name, link)| estimate(now, name, link, &best));
+        links.collect()
+    }
+
+    /// The least forward delay of any path to each clock, offset included.
+    fn best_forwards(&self, now: Instant) -> BestForwards {
+        let paths = self.links.values().flat_map(|link| link.paths.values());
+        let recent = paths.filter(|path| now.since(path.measured_at) <= COMPARABLE_FOR);
+        let mut best = BestForwards::new();
+        for forward in recent.filter_map(Estimates::forward) {
+            let least = best.entry(forward.clock).or_insert(forward.nanos);
+            *least = forward.nanos.min(*least);
+        }
+        best
     }
 
     fn link_mut(&mut self, now: Instant, name: &str) -> &mut Link {
@@ -204,76 +216,74 @@ impl LinkTable {
         let link = self.link_mut(now, key.link);
         link.path_mut(now, key.remote, &settings)
     }
+}
 
-    fn estimate(&self, now: Instant, name: &str, link: &Link) -> LinkEstimate {
-        let paths: Vec<PathEstimate> = link
-            .paths
+/// By clock.
+type BestForwards = BTreeMap<ClockId, i64>;
+
+fn estimate(now: Instant, name: &str, link: &Link, best: &BestForwards) -> LinkEstimate {
+    let paths: Vec<PathEstimate> = link
+        .paths
+        .iter()
+        .map(|(remote, path)| path_estimate(now, *remote, path, best))
+        .collect();
+    let nearest = paths.iter().filter(|path| path.rtt_min.is_some());
+    let nearest = nearest.min_by_key(|path| path.rtt_min);
+    let delivered = paths.iter().map(|path| path.delivery_rate.as_bps());
+    let packets = paths.iter().fold((0_u64, 0_u64), |(sent, lost), path| {
+        (
+            sent.saturating_add(path.sent_packets),
+            lost.saturating_add(path.lost_packets),
+        )
+    });
+    LinkEstimate {
+        name: name.to_owned(),
+        present: link.gone_at.is_none(),
+        metered: link.metered,
+        rtt_smoothed: nearest.and_then(|path| path.rtt_smoothed),
+        rtt_min: nearest.and_then(|path| path.rtt_min),
+        jitter: nearest.map(|path| path.jitter),
+        pair_out: paths.iter().filter_map(|path| path.pair_out).max(),
+        pair_in: paths.iter().filter_map(|path| path.pair_in).max(),
+        delivery_rate: Rate::from_bps(delivered.fold(0, u64::saturating_add)),
+        loss: share(packets),
+        queue: paths
             .iter()
-            .map(|(remote, path)| self.path_estimate(now, *remote, path))
-            .collect();
-        let nearest = paths.iter().filter(|path| path.rtt_min.is_some());
-        let nearest = nearest.min_by_key(|path| path.rtt_min);
-        let delivered = paths.iter().map(|path| path.delivery_rate.as_bps());
-        let packets = paths.iter().fold((0_u64, 0_u64), |(sent, lost), path| {
-            (
-                sent.saturating_add(path.sent_packets),
-                lost.saturating_add(path.lost_packets),
-            )
-        });
-        LinkEstimate {
-            name: name.to_owned(),
-            present: link.gone_at.is_none(),
-            metered: link.metered,
-            rtt_smoothed: nearest.and_then(|path| path.rtt_smoothed),
-            rtt_min: nearest.and_then(|path| path.rtt_min),
-            jitter: nearest.map(|path| path.jitter),
-            pair_out: paths.iter().filter_map(|path| path.pair_out).max(),
-            pair_in: paths.iter().filter_map(|path| path.pair_in).max(),
-            delivery_rate: Rate::from_bps(delivered.fold(0, u64::saturating_add)),
-            loss: share(packets),
-            queue: paths
-                .iter()
-                .map(|path| path.queue)
-                .max()
-                .unwrap_or_default(),
-            paths,
-        }
+            .map(|path| path.queue)
+            .max()
+            .unwrap_or_default(),
+        paths,
     }
+}
 
-    fn path_estimate(&self, now: Instant, remote: SocketAddr, path: &Estimates) -> PathEstimate {
-        let (sent_packets, lost_packets) = path.traffic.packets(now);
-        let best = path
-            .forward()
-            .and_then(|own| self.best_forward(now, own.clock));
-        let beyond = path.forward().zip(best);
-        let beyond = beyond.map(|(own, best)| own.nanos.saturating_sub(best).max(0));
-        PathEstimate {
-            remote,
-            rtt_smoothed: path.round_trip.smoothed(),
-            rtt_min: path.round_trip.least(now),
-            jitter: path.round_trip.jitter(),
-            forward_beyond_best: beyond.map(|nanos| Duration::from_nanos(nanos.unsigned_abs())),
-            pair_out: path.pair_bandwidth(Direction::Out),
-            pair_in: path.pair_bandwidth(Direction::In),
-            trains_out: path.trains(Direction::Out),
-            trains_in: path.trains(Direction::In),
-            bandwidth_out: path.bandwidth(now),
-            delivery_rate: path.traffic.delivery_rate(now),
-            sent_packets,
-            lost_packets,
-            loss: share((sent_packets, lost_packets)),
-            queue: path.queue(now),
-            measured_at: path.measured_at,
-        }
-    }
-
-    /// The least forward delay of any path to `clock`, offset included.
-    fn best_forward(&self, now: Instant, clock: ClockId) -> Option<i64> {
-        let paths = self.links.values().flat_map(|link| link.paths.values());
-        let recent = paths.filter(|path| now.since(path.measured_at) <= COMPARABLE_FOR);
-        let forward = recent.filter_map(Estimates::forward);
-        let alike = forward.filter(|forward| forward.clock == clock);
-        alike.map(|forward| forward.nanos).min()
+fn path_estimate(
+    now: Instant,
+    remote: SocketAddr,
+    path: &Estimates,
+    best: &BestForwards,
+) -> PathEstimate {
+    let (sent_packets, lost_packets) = path.traffic.packets(now);
+    let beyond = path.forward().and_then(|own| {
+        let best = best.get(&own.clock)?;
+        Some(own.nanos.saturating_sub(*best).max(0))
+    });
+    PathEstimate {
+        remote,
+        rtt_smoothed: path.round_trip.smoothed(),
+        rtt_min: path.round_trip.least(now),
+        jitter: path.round_trip.jitter(),
+        forward_beyond_best: beyond.map(|nanos| Duration::from_nanos(nanos.unsigned_abs())),
+        pair_out: path.pair_bandwidth(Direction::Out),
+        pair_in: path.pair_bandwidth(Direction::In),
+        trains_out: path.trains(Direction::Out),
+        trains_in: path.trains(Direction::In),
+        bandwidth_out: path.bandwidth(now),
+        delivery_rate: path.traffic.delivery_rate(now),
+        sent_packets,
+        lost_packets,
+        loss: share((sent_packets, lost_packets)),
+        queue: path.queue(now),
+        measured_at: path.measured_at,
     }
 }
 

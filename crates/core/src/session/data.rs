@@ -184,9 +184,9 @@ impl Session {
     }
 
     pub(super) fn backlog(&self, class: ClassId) -> Backlog {
-        let (beyond, latter) = self.streams.beyond(class);
+        let [streams, beyond, latter] = self.streams.backlog(class);
         Backlog {
-            streams: self.streams.backlog(class),
+            streams,
             beyond,
             latter,
             datagrams: Bytes::from(self.datagrams.queued_in(class)),

@@ -377,6 +377,9 @@ impl Streams {
         }
         if let Some(mut stream) = self.streams.remove(&id) {
             stream.uncount(&mut self.counts);
+            if let Some(turn) = stream.turn {
+                self.pending.get_mut(stream.class).remove(turn);
+            }
             self.memory.take_off(stream.receive.memory());
             self.held -= usize::from(stream.receive.hold.is_on());
         }

@@ -13,6 +13,9 @@ use crate::ranges::RangeSet;
 
 /// Memory that a stream keeps when all of it has arrived: enough for the next answer of a web page.
 const KEPT: usize = 64 * 1024;
+/// Ranges looked at for how much is to be sent again: whoever asks, for each packet, wants to know
+/// whether that is much, and the peer says in how many crumbs.
+const LOOKED_AT: usize = 256;
 
 /// What became of the end of the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -222,7 +225,7 @@ impl SendHalf {
             return (0, 0);
         }
         let half = self.credit / 2;
-        let waiting = self.waiting.total() - self.waiting.total_below(half);
+        let waiting = self.waiting.total() - self.waiting.total_below(half, LOOKED_AT);
         let fresh = self.credit.saturating_sub(self.sent_to.max(half));
         (beyond, waiting + fresh)
     }
@@ -242,11 +245,12 @@ impl SendHalf {
         memory.min(self.held.1.unwrap_or(u64::MAX))
     }
 
-    /// Bytes to be sent again that the peer has memory for.
+    /// Bytes to be sent again that the peer has memory for; less where they are in very many
+    /// pieces, and the peer keeps some of them back.
     fn waiting(&self) -> u64 {
         match self.safe_to() {
             u64::MAX => self.waiting.total(),
-            safe_to => self.waiting.total_below(safe_to),
+            safe_to => self.waiting.total_below(safe_to, LOOKED_AT),
         }
     }
 
@@ -498,6 +502,37 @@ mod tests {
 
     use super::*;
     use crate::memory_pool::MemoryPool;
+
+    /// With every other piece of so many lost, and the peer's reader standing still in the middle,
+    /// how long a thousand looks take how much there is to send.
+    #[expect(clippy::disallowed_methods, reason = "the work is what is measured")]
+    fn asked(pieces: u64) -> std::time::Duration {
+        let pool = SessionPool::new(MemoryPool::new(Bytes::mega(64)));
+        let mut half = SendHalf::new(u64::MAX, &pool);
+        half.write(&vec![0; 2_000 * pieces as usize]);
+        half.fresh_piece(0, 2_000 * pieces);
+        for piece in 0..pieces {
+            half.on_lost(2_000 * piece..2_000 * piece + 1_000, false);
+        }
+        half.on_hold(1, Some(1_000 * pieces));
+        let since = std::time::Instant::now();
+        for _ in 0..1_000 {
+            assert!(std::hint::black_box(&half).unsent(0) > 0);
+        }
+        since.elapsed()
+    }
+
+    #[test]
+    fn what_was_lost_in_crumbs_is_not_counted_for_each_packet() {
+        let rounds = (0..20).map(|_| (asked(400), asked(10_000)));
+        let least = rounds.reduce(|least, next| (least.0.min(next.0), least.1.min(next.1)));
+        let (few, all) = least.expect("twenty");
+        println!("1,000 looks: {few:?} with 400 pieces, {all:?} with 10,000");
+        assert!(
+            all < 4 * few,
+            "{few:?} with 400 pieces, {all:?} with 10,000"
+        );
+    }
 
     fn pieces(send: &mut SendHalf) -> Vec<Range<u64>> {
         let terms = Terms {

@@ -27,14 +27,20 @@ impl Streams {
             return;
         };
         stream.recount(&mut self.counts);
-        // A stream without session credit waits in the queue as well: credit frees all at once.
-        if stream.turn.is_none() && stream.send.has_pending(room.max(1)) {
-            stream.turn = Some(self.pending.get_mut(stream.class).push_back(id));
+        match stream.turn {
+            // A stream without session credit waits in the queue as well: credit frees all at once.
+            None if stream.send.has_pending(room.max(1)) => {
+                stream.line_up(id, room > 0, &mut self.pending);
+            }
+            Some(turn) if stream.standing.needs_no_credit => {
+                self.pending.get_mut(stream.class).take_up(turn);
+            }
+            None | Some(_) => {}
         }
     }
 
-    fn pending(&self, class: ClassId) -> &Turns {
-        const NONE: &Turns = &Turns::new();
+    pub(super) fn pending(&self, class: ClassId) -> &Turns<StreamId> {
+        const NONE: &Turns<StreamId> = &Turns::new();
         self.pending.get(class).unwrap_or(NONE)
     }
 
@@ -46,24 +52,17 @@ impl Streams {
     }
 
     /// Bytes of a class waiting to be sent for the first time or again, as far as credit allows.
-    /// Looks at the first few streams only: the scheduler asks whether the backlog is large, not
-    /// how large.
-    pub(crate) fn backlog(&self, class: ClassId) -> Bytes {
+    /// Then what else the streams will have to send once their first credit is renewed, and how
+    /// much of the first number stands near the end of that credit. Looks at the first few streams
+    /// only: the scheduler asks whether the backlog is large, not how large.
+    pub(crate) fn backlog(&self, class: ClassId) -> [Bytes; 3] {
         let room = self.session_room();
-        Bytes::new(
-            self.first_streams(class)
-                .map(|(_, stream)| stream.send.unsent(room))
-                .sum(),
-        )
-    }
-
-    /// What else the streams of a class will have to send once their first credit is renewed; and
-    /// how much of the backlog stands near the end of that credit.
-    pub(crate) fn beyond(&self, class: ClassId) -> (Bytes, Bytes) {
-        let streams = self.first_streams(class);
-        let each = streams.map(|(_, stream)| stream.send.beyond());
-        let sum = each.fold((0, 0), |sum, it| (sum.0 + it.0, sum.1 + it.1));
-        (Bytes::new(sum.0), Bytes::new(sum.1))
+        let sum = self.first_streams(class).fold([0; 3], |sum, (_, stream)| {
+            let (beyond, latter) = stream.send.beyond();
+            let of_stream = [stream.send.unsent(room), beyond, latter];
+            std::array::from_fn(|i| sum[i] + of_stream[i])
+        });
+        sum.map(Bytes::new)
     }
 
     /// The streams whose turn comes first, with their place in the queue.
@@ -217,7 +216,8 @@ impl Streams {
         sent: &mut SentFrames,
     ) {
         let end = out.len() + space;
-        // Streams without credit come around in vain.
+        // Streams that are held meanwhile come around in vain; those for which the session has no
+        // credit are passed over.
         let mut vain = 0;
         while vain < self.pending(class).len() {
             let room = end - out.len();
@@ -335,9 +335,13 @@ impl Streams {
     ) -> Option<(StreamId, Option<Piece>)> {
         let ahead = self.choose_depth(class, place.ahead);
         let reach = self.reach();
-        let id = self.pending.get_mut(class).pop_front()?;
         let credit = self.session_room();
+        let id = self.pending.get_mut(class).pop_front(credit > 0)?;
         let announcement = self.announcement(id);
+        #[cfg(test)]
+        {
+            self.looked_at += 1;
+        }
         let Some(stream) = self.streams.get_mut(&id) else {
             return Some((id, None));
         };
@@ -399,12 +403,12 @@ impl Streams {
 
     /// The stream whose turn it is lets all others go first.
     fn pass_on(&mut self, class: ClassId) {
-        let turns = self.pending.get_mut(class);
-        if let Some(id) = turns.pop_front() {
-            let turn = turns.push_back(id);
-            if let Some(stream) = self.streams.get_mut(&id) {
-                stream.turn = Some(turn);
-            }
+        let has_credit = self.session_room() > 0;
+        let first = self.pending.get_mut(class).pop_front(true);
+        if let Some(id) = first
+            && let Some(stream) = self.streams.get_mut(&id)
+        {
+            stream.line_up(id, has_credit, &mut self.pending);
         }
     }
 
@@ -466,6 +470,17 @@ impl Streams {
             offset,
             len,
             fin,
+        });
+    }
+}
+
+impl Stream {
+    /// Gets a turn after all others, to be passed over while it could do nothing with it.
+    fn line_up(&mut self, id: StreamId, has_credit: bool, pending: &mut ByClass<Turns<StreamId>>) {
+        let turns = pending.get_mut(self.class);
+        self.turn = Some(match has_credit || self.standing.needs_no_credit {
+            true => turns.push_back(id),
+            false => turns.pass_over(id),
         });
     }
 }

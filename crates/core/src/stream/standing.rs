@@ -60,9 +60,12 @@ mod tests {
     use tabane_base::Bytes;
 
     use crate::class::ClassId;
+    use crate::id::StreamId;
     use crate::memory_pool::{MemoryPool, Part, SessionPool};
     use crate::parameters::Parameters;
+    use crate::recovery::{SentFrame, SentFrames};
     use crate::stream::Streams;
+    use crate::stream::sending::Place;
 
     /// So many streams with something to send, for which the session has no credit.
     fn without_credit(streams: u64) -> Streams {
@@ -93,6 +96,45 @@ mod tests {
             assert!(!std::hint::black_box(streams).has_data(ClassId::ORDINARY));
         }
         since.elapsed()
+    }
+
+    /// Fills a packet: how much there is in it, in bytes.
+    fn filled(streams: &mut Streams) -> usize {
+        let mut out = Vec::new();
+        let (place, mut sent) = (Place::default(), SentFrames::default());
+        streams.fill_data(ClassId::ORDINARY, &mut out, 1_200, place, &mut sent);
+        out.len()
+    }
+
+    /// A hostile client grants a byte at a time, or says of one packet after another that it was
+    /// lost.
+    #[test]
+    fn streams_without_credit_are_not_looked_through_for_each_packet() {
+        const STREAMS: u64 = 4_096;
+        const PACKETS: u64 = 1_000;
+        let mut streams = without_credit(STREAMS);
+        for credit in 1..=PACKETS {
+            streams.on_max_data(credit);
+            assert!(filled(&mut streams) > 0);
+        }
+        let of_credit = std::mem::take(&mut streams.looked_at);
+        assert!(of_credit < 2 * (STREAMS + PACKETS) as usize, "{of_credit}");
+        for _ in 0..PACKETS {
+            streams.on_lost(SentFrame::Stream {
+                id: StreamId(1),
+                offset: 0,
+                len: 1,
+                fin: false,
+            });
+            assert!(filled(&mut streams) > 0);
+        }
+        let of_losses = streams.looked_at;
+        assert!(of_losses <= 4 * PACKETS as usize, "{of_losses}");
+        // Whoever waited for credit has its turn.
+        streams.on_max_data(5 * STREAMS);
+        while filled(&mut streams) > 0 {}
+        assert_eq!(streams.sent, 5 * STREAMS);
+        assert_eq!(streams.pending(ClassId::ORDINARY).len(), 0);
     }
 
     #[test]

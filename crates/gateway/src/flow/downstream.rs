@@ -1,13 +1,16 @@
 //! The server's packets. Those with data have gone on, as a rule, when they are seen here.
 
 use super::{Flow, Stance, Surroundings};
-use crate::copies::Piece;
+use crate::copies::{OVERHEAD, Piece};
 use crate::counters::Bypass;
 use crate::meter::Repetition;
 use crate::packet::{Flags, Packet};
 use crate::seq::Seq;
 use crate::{Custody, Side, Verdict};
 
+/// Copies of a flow have so many bytes in the mean, or they are fewer: each acknowledgement looks
+/// at all of them. Segments that are usual have three times as many.
+const MEAN_LEAST: usize = 512;
 /// Numbers farther than this from those in use are of no use to anybody.
 const MAX_SPAN: u32 = 1 << 30;
 
@@ -191,7 +194,10 @@ impl Flow {
             return false;
         }
         let most = around.config.copies_per_flow.get() as usize;
-        let fits = length <= around.room && self.copies.bytes() + length <= most;
+        let ranges = length.div_ceil(self.segment() as usize);
+        let fits = length + ranges * OVERHEAD <= around.room
+            && self.copies.bytes() + length <= most
+            && self.copies.count() + ranges <= most / MEAN_LEAST;
         if !fits {
             around.counters.uncopied += 1;
         }

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use tabane_base::Bytes;
 
 use super::*;
-use crate::copies::{Held, MAX_BARE_RANGES};
+use crate::copies::{Held, MAX_BARE_RANGES, OVERHEAD};
 use crate::{Blocks, Manner, Segment, Seq};
 
 /// Ten thousand flows must not be a matter of memory: what a flow takes beside its copies.
@@ -49,7 +49,7 @@ fn pass(
         seq: Seq(seq),
         ack: Seq(ack),
         flags,
-        window: 8_000,
+        window: 60_000,
         timestamps: None,
         sack: Blocks::default(),
         payload,
@@ -137,18 +137,43 @@ fn handshakes_of_one_host_end_none_of_another_s() {
     );
 }
 
+/// A server that sends byte by byte, out of order or not: what a copy costs besides is memory, too,
+/// and each acknowledgement looks at all copies.
+#[test]
+fn copies_of_single_bytes_are_few_and_take_room_as_others_do() {
+    let of = |gateway: &mut Gateway, port| {
+        let mobile = SocketAddr::new(host(1), port);
+        assert!(connect(gateway, mobile, 1));
+        for byte in 1..60_000 {
+            let at = (5_001 + byte, 1_001);
+            pass(gateway, mobile, (Side::Wired, Flags::ACK), at, b"x");
+        }
+        gateway.snapshot().held
+    };
+    let mut gateway = assisting(Config::default());
+    let (one, most) = (of(&mut gateway, 1), Config::default().copies_per_flow.get());
+    let copies = one / (1 + OVERHEAD as u64);
+    assert!(
+        (4_000..8_000).contains(&copies) && one < most,
+        "{copies} in {one}"
+    );
+    assert_eq!(of(&mut gateway, 2), 2 * one);
+}
+
 #[test]
 fn a_host_that_acknowledges_nothing_leaves_room_for_copies_to_others() {
+    // In two segments.
+    let each = 1_000 + 2 * OVERHEAD as u64;
     let mut gateway = assisting(Config {
-        copies_total: Bytes::new(64_000),
+        copies_total: Bytes::new(64 * each),
         ..Config::default()
     });
     for port in 1..100 {
         connect(&mut gateway, (host(1), port).into(), 1_000);
     }
-    assert_eq!(gateway.snapshot().held, 32_000);
+    assert_eq!(gateway.snapshot().held, 32 * each);
     for n in 2..10 {
         connect(&mut gateway, (host(n), 1).into(), 1_000);
     }
-    assert_eq!(gateway.snapshot().held, 40_000);
+    assert_eq!(gateway.snapshot().held, 40 * each);
 }

@@ -217,6 +217,23 @@ impl Sockets {
     }
 }
 
+#[cfg(test)]
+impl Sockets {
+    /// Has all of them full.
+    pub(super) fn block(&mut self) {
+        for entry in &mut self.sockets {
+            let remote = entry.socket.local_addr();
+            entry.held.push_back(Held {
+                remote: remote.unwrap(),
+                local_ip: None,
+                segment_size: 1,
+                contents: vec![0],
+            });
+            entry.held_bytes += 1;
+        }
+    }
+}
+
 impl Entry {
     fn hold(&mut self, transmit: Transmit<'_>) {
         if self.held_bytes + transmit.contents.len() > MAX_HELD {

@@ -54,6 +54,8 @@ pub(super) struct State {
     pub(super) sieve: Sieve,
     /// Sessions with something to send or tell, each once.
     pub(super) touched: Vec<SessionHandle>,
+    /// Those of them that full sockets have kept from sending.
+    held_back: BTreeSet<SessionHandle>,
     pub(super) deadlines: BTreeSet<(Instant, SessionHandle)>,
     /// Packets that sessions lost which have ended.
     pub(super) lost_packets: u64,
@@ -99,6 +101,7 @@ impl State {
             serials: Arc::default(),
             sieve: Sieve::default(),
             touched: Vec::new(),
+            held_back: BTreeSet::new(),
             deadlines: BTreeSet::new(),
             lost_packets: 0,
             notices: Notices::default(),
@@ -127,9 +130,7 @@ impl State {
             self.waker = Some(cx.waker().clone());
             self.sockets.streams.set_waker(cx.waker());
         }
-        if self.sockets.flush(cx) {
-            self.touch_all();
-        }
+        self.go_on(cx);
         let now = self.now();
         let is_late = self.attendance.begin(now);
         self.preemption.follow(now);
@@ -140,10 +141,7 @@ impl State {
         }
         self.expire();
         again |= self.drain();
-        if self.sockets.flush(cx) {
-            self.touch_all();
-            again = true;
-        }
+        again |= self.go_on(cx);
         let (now, due) = (self.now(), self.due());
         if self.attendance.end(now, due) {
             self.excuse();
@@ -155,6 +153,17 @@ impl State {
         if again {
             cx.waker().wake_by_ref();
         }
+    }
+
+    /// Sends what waits for sockets. `true` where one takes more again: those go on whom it kept
+    /// from sending.
+    fn go_on(&mut self, cx: &mut Context<'_>) -> bool {
+        let is_free = self.sockets.flush(cx);
+        if is_free {
+            let kept = std::mem::take(&mut self.held_back);
+            kept.into_iter().for_each(|handle| self.touch(handle));
+        }
+        is_free
     }
 
     /// Tells sessions that nobody was there to hear their paths.
@@ -348,6 +357,9 @@ impl State {
                 }
             }
         }
+        if self.sockets.all_blocked() {
+            self.held_back.insert(handle);
+        }
 
         let id = SessionId {
             handle,
@@ -440,12 +452,6 @@ impl State {
         }
     }
 
-    fn touch_all(&mut self) {
-        let mut handles: Vec<_> = self.sessions.keys().copied().collect();
-        handles.sort_unstable();
-        handles.into_iter().for_each(|handle| self.touch(handle));
-    }
-
     pub(super) fn wake(&self) {
         if let Some(waker) = &self.waker {
             waker.wake_by_ref();
@@ -460,3 +466,6 @@ impl Drop for State {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -50,7 +50,7 @@ pub struct DomainGrant(Domain);
 pub struct GroupName(String);
 
 /// Whose routes lead to one another.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Group {
     /// Users whom the owner has put together.
     Named(String),

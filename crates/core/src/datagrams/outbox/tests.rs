@@ -226,3 +226,27 @@ fn a_flow_that_changes_its_class_takes_along_what_waits() {
     outbox.forget(FlowId(1));
     assert_eq!((outbox.bytes(), outbox.peek(now, other)), (0, None));
 }
+
+/// With a datagram that waits for each of so many flows, what a thousand moves of one from class to
+/// class take.
+#[expect(clippy::disallowed_methods, reason = "the work is what is measured")]
+fn moved(flows: u64) -> std::time::Duration {
+    let mut outbox = Outbox::new(LIMIT);
+    (0..flows).for_each(|flow| push(&mut outbox, Instant::EPOCH, flow, 1));
+    let since = std::time::Instant::now();
+    for n in 0..1_000 {
+        let class = ClassId::new((n % 2) as u8).expect("a class");
+        outbox.set_class(FlowId(flows - 1), class);
+    }
+    since.elapsed()
+}
+
+/// A client moves them by eight bytes, some hundred times in a packet.
+#[test]
+fn a_flow_that_changes_its_class_is_not_looked_for_among_all() {
+    let rounds = (0..20).map(|_| (moved(1), moved(1_000)));
+    let least = rounds.reduce(|least, next| (least.0.min(next.0), least.1.min(next.1)));
+    let (one, all) = least.expect("twenty");
+    println!("1,000 moves: {one:?} of one flow, {all:?} of 1,000");
+    assert!(all < 10 * one, "{one:?} of one flow, {all:?} of 1,000");
+}

@@ -61,6 +61,18 @@ impl Reader {
     }
 }
 
+/// A hostile client begins and gives up a path with each packet.
+#[test]
+fn of_paths_that_come_and_go_no_more_are_known_than_may_be_open() {
+    let mut reader = Reader::default();
+    for number in 0..10_000 {
+        let path = PathId(number as u32);
+        reader.arrive(number / 100, path, 2 * number, LEAD);
+        let known = reader.resequencer.sequences[&FlowId(4)].progress.len();
+        assert!(known <= MAX_PATHS, "{known}");
+    }
+}
+
 #[test]
 fn what_overtook_waits_for_the_slow_path() {
     let mut reader = Reader::default();

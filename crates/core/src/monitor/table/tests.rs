@@ -200,3 +200,30 @@ fn anything_may_happen() {
         }
     }
 }
+
+/// What a look at a link with so many paths takes, each to a clock of its own as at a relay.
+#[expect(clippy::disallowed_methods, reason = "the work is what is measured")]
+fn looked_at(paths: u16) -> std::time::Duration {
+    let mut table = LinkTable::default();
+    for n in 0..paths {
+        let path = PathKey {
+            link: "eth0",
+            remote: remote(n),
+        };
+        let clock = ClockId(u64::from(n) / 4);
+        table.on_one_way(at(0), path, clock, (at(1), at(2)));
+    }
+    let since = std::time::Instant::now();
+    assert_eq!(table.snapshot(at(3))[0].paths.len(), usize::from(paths));
+    since.elapsed()
+}
+
+/// Whoever carries packets waits for the table meanwhile.
+#[test]
+fn a_look_takes_as_long_as_there_are_paths() {
+    let rounds = (0..20).map(|_| (looked_at(64), looked_at(1_024)));
+    let least = rounds.reduce(|least, next| (least.0.min(next.0), least.1.min(next.1)));
+    let (few, all) = least.expect("twenty");
+    println!("a look: {few:?} at 64 paths, {all:?} at 1,024");
+    assert!(all < 48 * few, "{few:?} at 64 paths, {all:?} at 1,024");
+}
