@@ -75,7 +75,8 @@ impl Tabane {
                 self.is_doubted = verdict != DipCause::Ours;
                 // A longer route may hide in what is allowed for jitter. That passes as a queue of
                 // the right length whatever the window is, which then shrinks by chance.
-                self.may_have_moved |= found > self.min_rtt() + tolerance * 3 / 4;
+                let is_longer = found > self.min_rtt() + tolerance * 3 / 4;
+                self.may_have_moved |= is_longer && self.is_jittery(ramp::JUMPS_AT_FIRST);
             }
             DipCause::LongerRoute(rtt) => {
                 self.load = Duration::ZERO;
