@@ -113,7 +113,7 @@ pub(super) struct Tabane {
     ramp_pause: u64,
     /// The latest dip left a queue.
     is_doubted: bool,
-    /// A silence ended, or a dip left more than it should: what follows may be another path.
+    /// A silence ended: what follows may be another path.
     may_have_moved: bool,
     /// How often one was due.
     ramps: u32,
@@ -345,7 +345,6 @@ impl Algorithm for Tabane {
             (sample.rtt, sample.rate) = (None, None);
             self.may_have_moved = true;
             self.ramp_in = Some(self.model.rounds + ramp::AFTER_SILENCE);
-            self.look_at = self.look_at.min(event.now + LOOK_INTERVAL_MIN);
             // Until the pipe is filled again, less in use says nothing of the window.
             self.changed_at = event.now + self.min_rtt();
         }

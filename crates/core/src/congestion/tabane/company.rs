@@ -39,11 +39,6 @@ impl Tabane {
         Dip::new(now, rate, min_rtt, window.max(self.min_window()), self.cwnd)
     }
 
-    /// Round trips that exceed the shortest by no more show no queue after a dip.
-    pub(super) fn tolerance(&self) -> Duration {
-        self.least_queue() + self.target().max(self.min_rtt() / 16)
-    }
-
     pub(super) fn look(&mut self, now: Instant) {
         self.phase = Phase::Dip(self.dip(now, self.rate, LOOK_DEPTH));
     }
@@ -59,7 +54,7 @@ impl Tabane {
         let pause = self.look_interval.max(self.min_rtt() * LOOK_RTTS);
         self.look_at = next_multiple(now + pause / 2, self.look_interval);
         // The bottom of a dip is never below the smallest window.
-        let tolerance = self.tolerance();
+        let tolerance = self.least_queue() + self.target().max(self.min_rtt() / 16);
         let found = dip.found().unwrap_or_else(|| self.min_rtt());
         let is_competing = dip.cubic.is_some();
         let verdict = self
@@ -73,10 +68,6 @@ impl Tabane {
                 self.enter_steady(now);
                 self.ramp_in = Some(self.model.rounds + ramp::AFTER_DIP);
                 self.is_doubted = verdict != DipCause::Ours;
-                // A longer route may hide in what is allowed for jitter. That passes as a queue of
-                // the right length whatever the window is, which then shrinks by chance.
-                let is_longer = found > self.min_rtt() + tolerance * 3 / 4;
-                self.may_have_moved |= is_longer && self.is_jittery(ramp::JUMPS_AT_FIRST);
             }
             DipCause::LongerRoute(rtt) => {
                 self.load = Duration::ZERO;

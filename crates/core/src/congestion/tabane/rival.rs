@@ -5,7 +5,7 @@
 //! pipe. If the delay goes, it was ours. If it stays the same from dip to dip, the route is longer;
 //! if it stays but is another each time, a rival's window is at work.
 
-use tabane_base::{Duration, Instant};
+use tabane_base::{Duration, Instant, scale};
 
 /// Pressure is judged over this time, or so many round trips.
 const MEMORY: Duration = Duration::from_millis(1_000);
@@ -14,10 +14,9 @@ const MEMORY_RTTS: u32 = 8;
 const PRESSED: f64 = 0.6;
 /// What remains after a dip that left doubt: the next one follows sooner.
 const PRESSURE_IN_DOUBT: f64 = 0.3;
-/// Delays of dips are the same within this, or this part of them, or of the queue that is none.
+/// Delays of dips are the same within this, or this part of them.
 const SAME: Duration = Duration::from_millis(1);
 const SAME_PART: u32 = 50;
-const SAME_TOLERANCE: u32 = 2;
 /// Dips that ask the same are so far apart.
 const ASK_PAUSE: Duration = Duration::from_millis(300);
 const ASK_PAUSE_RTTS: u32 = 4;
@@ -82,10 +81,10 @@ impl Rivalry {
     }
 
     /// A round trip was seen: shorter than what was taken for a longer route means that it was not.
-    pub(super) fn on_round_trip(&mut self, now: Instant, rtt: Duration, tolerance: Duration) {
+    pub(super) fn on_round_trip(&mut self, now: Instant, rtt: Duration) {
         if self
             .accepted
-            .is_some_and(|(_, accepted)| rtt + same(accepted, tolerance) < accepted)
+            .is_some_and(|(_, accepted)| rtt + same(accepted) < accepted)
         {
             self.accepted = None;
             self.rival_at = Some(now);
@@ -131,7 +130,7 @@ impl Rivalry {
         };
         let needed = if is_competing { 3 } else { 2 };
         let alike = self.found.iter().take(needed).filter_map(recent);
-        let is_same = |other: Duration| other.abs_diff(rtt) <= same(rtt, tolerance);
+        let is_same = |other: Duration| other.abs_diff(rtt) <= same(rtt);
         if alike.clone().count() < needed {
             return if is_competing {
                 DipCause::Rival
@@ -159,6 +158,6 @@ impl Rivalry {
     }
 }
 
-fn same(rtt: Duration, tolerance: Duration) -> Duration {
-    SAME.max(rtt / SAME_PART).max(tolerance / SAME_TOLERANCE)
+fn same(rtt: Duration) -> Duration {
+    SAME.max(scale(rtt, 1.0 / f64::from(SAME_PART)))
 }

@@ -61,8 +61,7 @@ impl Tabane {
             self.control(now);
         }
         self.rivalry.on_span(now, self.min_rtt(), is_long);
-        self.rivalry
-            .on_round_trip(now, self.min_rtt() + queue, self.tolerance());
+        self.rivalry.on_round_trip(now, self.min_rtt() + queue);
         if !is_long && !is_theirs {
             self.window_before = self.cwnd;
             self.yielding_from = None;
