@@ -212,7 +212,10 @@ impl Machine {
             let relays = relays
                 .map(|it| Prefix::host(it.ip().to_canonical()))
                 .collect();
-            self.filter.borrow_mut().set_relays(relays)?;
+            // Pings to relays are all that suffers.
+            if let Err(error) = self.filter.borrow_mut().set_relays(relays) {
+                tracing::warn!("{error:#}");
+            }
         }
         let has_others = far_ends.is_some_and(|it| it.has_peers() || !it.captured().is_empty());
         if has_others {
