@@ -72,6 +72,8 @@ use swing::{HOLD_MAX, Swing};
 const PEAK_DECAY: f64 = 0.97;
 /// Rates are remembered between one and two times this long.
 const KNOWN_SPAN: Duration = Duration::from_millis(1_500);
+/// For so long after a silence the path may be longer than is known.
+const UNSURE: Duration = Duration::from_secs(10);
 
 /// What is lost by chance is sent on top, up to this share.
 const LOSS_SENT_ON_TOP: f64 = 0.05;
@@ -113,8 +115,10 @@ pub(super) struct Tabane {
     ramp_pause: u64,
     /// The latest dip left a queue.
     is_doubted: bool,
-    /// A silence ended: what follows may be another path.
+    /// A ramp is due that asks whether the path has become longer.
     may_have_moved: bool,
+    /// A silence was less than `UNSURE` before.
+    unsure_until: Instant,
     /// How often one was due.
     ramps: u32,
     /// The highest rate of late: how fast the link is, whatever our share.
@@ -172,6 +176,7 @@ impl Tabane {
             ramp_pause: ramp::PAUSE_MIN,
             is_doubted: false,
             may_have_moved: false,
+            unsure_until: now,
             ramps: 0,
             peak: Rate::ZERO,
             velocity: 0,
@@ -344,6 +349,8 @@ impl Algorithm for Tabane {
         if had_rtt && !self.silence.on_ack(event, self.min_rtt()) {
             (sample.rtt, sample.rate) = (None, None);
             self.may_have_moved = true;
+            self.unsure_until = event.now + UNSURE;
+            self.look_at = self.look_at.min(event.now + LOOK_INTERVAL_MIN);
             self.ramp_in = Some(self.model.rounds + ramp::AFTER_SILENCE);
             // Until the pipe is filled again, less in use says nothing of the window.
             self.changed_at = event.now + self.min_rtt();

@@ -39,6 +39,20 @@ impl Tabane {
         Dip::new(now, rate, min_rtt, window.max(self.min_window()), self.cwnd)
     }
 
+    /// Round trips that exceed the shortest by no more show no queue after a dip.
+    fn tolerance(&self) -> Duration {
+        self.least_queue() + self.target().max(self.min_rtt() / 16)
+    }
+
+    /// What dips find differs by so much on one path, where jitter makes round trips jump. Only
+    /// after a silence: otherwise a rival's queue would pass as a longer route.
+    fn scatter(&self, now: Instant) -> Duration {
+        match now < self.unsure_until && self.is_jittery(ramp::JUMPS) {
+            true => self.tolerance() / 2,
+            false => Duration::ZERO,
+        }
+    }
+
     pub(super) fn look(&mut self, now: Instant) {
         self.phase = Phase::Dip(self.dip(now, self.rate, LOOK_DEPTH));
     }
@@ -54,12 +68,17 @@ impl Tabane {
         let pause = self.look_interval.max(self.min_rtt() * LOOK_RTTS);
         self.look_at = next_multiple(now + pause / 2, self.look_interval);
         // The bottom of a dip is never below the smallest window.
-        let tolerance = self.least_queue() + self.target().max(self.min_rtt() / 16);
+        let tolerance = self.tolerance();
         let found = dip.found().unwrap_or_else(|| self.min_rtt());
         let is_competing = dip.cubic.is_some();
-        let verdict = self
-            .rivalry
-            .judge(now, found, self.min_rtt(), tolerance, is_competing);
+        let verdict = self.rivalry.judge(
+            now,
+            found,
+            self.min_rtt(),
+            tolerance,
+            is_competing,
+            self.scatter(now),
+        );
         match verdict {
             DipCause::Ours | DipCause::Doubt => {
                 if let Some(cubic) = dip.cubic {
@@ -68,6 +87,9 @@ impl Tabane {
                 self.enter_steady(now);
                 self.ramp_in = Some(self.model.rounds + ramp::AFTER_DIP);
                 self.is_doubted = verdict != DipCause::Ours;
+                // A longer route may hide in what is allowed for jitter. That passes as a queue of
+                // the right length whatever the window is, which then shrinks by chance.
+                self.may_have_moved |= now < self.unsure_until;
             }
             DipCause::LongerRoute(rtt) => {
                 self.load = Duration::ZERO;

@@ -42,7 +42,7 @@ const PAUSE_MAX: u64 = 128;
 /// Round trips jump and scatter by so many times what packets and hosts alone explain. Right after
 /// start-up, which jitter may have ended too soon, less is asked for; where somebody else may be
 /// there, more, and of jumps alone: no rival's queue makes many.
-const JUMPS: u32 = 4;
+pub(super) const JUMPS: u32 = 4;
 const JUMPS_AT_FIRST: u32 = 2;
 const JUMPS_IN_DOUBT: u32 = 5;
 
@@ -107,13 +107,12 @@ impl Tabane {
     pub(super) fn ramp(&mut self) -> bool {
         let is_first = self.ramps == 0;
         self.ramps += 1;
-        let (jump, jitter) = (self.sense.jump(), self.sense.jitter());
-        let usual = self.usual_scatter();
+        let jumps = |times| self.sense.jump() > self.usual_scatter() * times;
         let is_jittery = match (is_first, self.is_doubted) {
-            (true, false) => jump + jitter > usual * JUMPS_AT_FIRST,
-            (true, true) => jump > usual * JUMPS_AT_FIRST,
-            (false, false) => jump + jitter > usual * JUMPS,
-            (false, true) => jump > usual * JUMPS_IN_DOUBT,
+            (true, false) => self.is_jittery(JUMPS_AT_FIRST),
+            (true, true) => jumps(JUMPS_AT_FIRST),
+            (false, false) => self.is_jittery(JUMPS),
+            (false, true) => jumps(JUMPS_IN_DOUBT),
         };
         let has_moved = std::mem::take(&mut self.may_have_moved);
         let is_jittery = is_jittery || has_moved;
@@ -126,6 +125,11 @@ impl Tabane {
         };
         self.step(from, Heading::Up, 0);
         true
+    }
+
+    /// Whether round trips jump and scatter by so many times what packets and hosts explain.
+    pub(super) fn is_jittery(&self, times: u32) -> bool {
+        self.sense.jump() + self.sense.jitter() > self.usual_scatter() * times
     }
 
     /// Whether the delay that is the path's is worth a search for less.

@@ -5,7 +5,7 @@
 //! pipe. If the delay goes, it was ours. If it stays the same from dip to dip, the route is longer;
 //! if it stays but is another each time, a rival's window is at work.
 
-use tabane_base::{Duration, Instant, scale};
+use tabane_base::{Duration, Instant};
 
 /// Pressure is judged over this time, or so many round trips.
 const MEMORY: Duration = Duration::from_millis(1_000);
@@ -114,6 +114,7 @@ impl Rivalry {
         min_rtt: Duration,
         tolerance: Duration,
         is_competing: bool,
+        scatter: Duration,
     ) -> DipCause {
         if rtt <= min_rtt + tolerance {
             self.found = [None; 3];
@@ -130,7 +131,7 @@ impl Rivalry {
         };
         let needed = if is_competing { 3 } else { 2 };
         let alike = self.found.iter().take(needed).filter_map(recent);
-        let is_same = |other: Duration| other.abs_diff(rtt) <= same(rtt);
+        let is_same = |other: Duration| other.abs_diff(rtt) <= same(rtt).max(scatter);
         if alike.clone().count() < needed {
             return if is_competing {
                 DipCause::Rival
@@ -159,5 +160,5 @@ impl Rivalry {
 }
 
 fn same(rtt: Duration) -> Duration {
-    SAME.max(scale(rtt, 1.0 / f64::from(SAME_PART)))
+    SAME.max(rtt / SAME_PART)
 }
