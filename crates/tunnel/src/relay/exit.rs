@@ -27,6 +27,7 @@ use tokio::net::UnixDatagram;
 use tokio::sync::{mpsc, watch};
 
 use super::pool::{Addresses, Pool, PoolPlace};
+use super::seldom::Seldom;
 use crate::assignment::{Assignment, Lodging};
 use crate::ip_packet::IpPacket;
 
@@ -134,6 +135,8 @@ struct Inner {
     clients: Mutex<BTreeMap<IpAddr, Client>>,
     /// By session.
     tallies: Mutex<BTreeMap<u64, Tally>>,
+    /// That no address is left.
+    full: Seldom,
 }
 
 /// What one session's packets have come to.
@@ -177,6 +180,7 @@ impl Exit {
             pool: Mutex::new(Pool::new(config.v4, config.v6)),
             clients: Mutex::default(),
             tallies: Mutex::default(),
+            full: Seldom::default(),
         })))
     }
 
@@ -224,12 +228,14 @@ impl Exit {
         drop(reader.wait_for(is_ready).await);
         let leased = lock(&self.0.pool).lease(key);
         let Some(addresses) = leased else {
-            let (used, places) = lock(&self.0.pool).fill();
-            tracing::warn!(
-                client = %key, used, places,
-                "no address left in the pool: this client's packets beside TCP and UDP are not \
-                 carried, pings are; `tabane relay --pool` with a larger range has room"
-            );
+            if self.0.full.is_due() {
+                let (used, places) = lock(&self.0.pool).fill();
+                tracing::warn!(
+                    client = %key, used, places,
+                    "no address left in the pool: this client's packets beside TCP and UDP are \
+                     not carried, pings are; `tabane relay --pool` with a larger range has room"
+                );
+            }
             return None;
         };
         let (sender, answers) = mpsc::channel(MAX_WAITING);
@@ -406,6 +412,7 @@ impl Drop for Lodger {
 
 #[cfg(test)]
 mod tests {
+    use super::super::seldom::tests::warnings;
     use super::*;
     use std::future::poll_fn;
     use std::net::Ipv4Addr;
@@ -572,5 +579,25 @@ mod tests {
         let (few, many) = crate::block_on(async { (gone(1).await, gone(10_000).await) }).unwrap();
         println!("100 goings: {few:?} beside one, {many:?} beside 10,000");
         assert!(many < 10 * few.max(std::time::Duration::from_micros(10)));
+    }
+
+    #[test]
+    fn a_client_that_asks_again_and_again_where_nothing_is_left_fills_no_log() {
+        let warnings = warnings(|| {
+            let asked = crate::block_on(async {
+                let (device, _kernel) = device();
+                let exit = exit(device, None);
+                let key = |n: u8| PublicKey([n; 32]);
+                let mut staying = Vec::new();
+                for n in 0..253 {
+                    staying.push(exit.lodge(key(n), n.into()).await.unwrap());
+                }
+                for n in 0..100 {
+                    assert!(exit.lodge(key(254), n).await.is_none());
+                }
+            });
+            asked.unwrap();
+        });
+        assert_eq!(warnings, 1);
     }
 }

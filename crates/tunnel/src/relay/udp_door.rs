@@ -134,7 +134,9 @@ impl Waiting {
 impl Datagram {
     fn counted(payload: &[u8], counted: [&Waiting; 2]) -> Self {
         let counted = counted.map(|waiting| {
-            waiting.0.fetch_add(payload.len() + OVERHEAD, Ordering::Relaxed);
+            waiting
+                .0
+                .fetch_add(payload.len() + OVERHEAD, Ordering::Relaxed);
             waiting.clone()
         });
         let payload = payload.to_vec();
