@@ -189,7 +189,6 @@ fn what_is_known_of_copies_is_what_a_walk_finds() {
 /// What a thousand packets take of a server that left one out of so many ranges; and as many
 /// acknowledgements of a host that has every second one and has been sent the others again, a
 /// short time ago and not, and then has all but the first.
-#[expect(clippy::disallowed_methods, reason = "the work is what is measured")]
 fn reported(ranges: u32) -> [std::time::Duration; 4] {
     let mut copies = Copies::new(Seq(0));
     for n in 1..ranges {

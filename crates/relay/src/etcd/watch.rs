@@ -136,7 +136,6 @@ mod tests {
     use super::*;
 
     /// What it takes to read so many bytes, of lines of nothing or of one that comes in crumbs.
-    #[expect(clippy::disallowed_methods, reason = "the work is what is measured")]
     fn taken(bytes: usize, crumb: &[u8]) -> std::time::Duration {
         let since = std::time::Instant::now();
         let mut lines = Lines::default();

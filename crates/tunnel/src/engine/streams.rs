@@ -52,8 +52,8 @@ struct Entry {
     remote: SocketAddr,
     line: Rc<Line>,
     deframer: Deframer,
-    /// Sessions that packets have come for. Whose path it is, is among them, but for a client's that
-    /// nobody has answered on: no burst fills it, and of its end the client is told.
+    /// Sessions that packets have come for. Whose path it is, is among them, but for a client's
+    /// that nobody has answered on: no burst fills it, and of its end the client is told.
     users: BTreeSet<SessionHandle>,
     volume: Volume,
     task: AbortHandle,

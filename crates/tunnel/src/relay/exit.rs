@@ -539,7 +539,6 @@ mod tests {
     }
 
     /// What a hundred goings of a client take, beside so many others who stay.
-    #[expect(clippy::disallowed_methods, reason = "the work is what is measured")]
     async fn gone(others: u64) -> std::time::Duration {
         let (device, _kernel) = device();
         let exit = Exit::new(ExitConfig {

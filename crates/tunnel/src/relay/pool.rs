@@ -335,7 +335,6 @@ mod tests {
 
     /// What the hundredth of a second is spent on: newcomers of a pool that is nearly full, then of
     /// one of which every place is remembered for somebody who is away, then of one in use.
-    #[expect(clippy::disallowed_methods, reason = "the work is what is measured")]
     fn newcomers(range: &str) -> [std::time::Duration; 3] {
         let mut pool = pool("", range);
         let wanting = |place: u64, number: u64| {

@@ -22,8 +22,8 @@ use crate::flow::Flow;
 const MAX_FLOWS: usize = 1_024;
 /// Datagrams of one that wait for its task.
 const MAX_WAITING: usize = 128;
-/// Bytes of memory that they take while they wait, of all flows at all ports of a relay: no flow has
-/// more than are left to all others.
+/// Bytes of memory that they take while they wait, of all flows at all ports of a relay: no flow
+/// has more than are left to all others.
 const MAX_WAITING_BYTES: usize = 64 << 20;
 /// What a datagram takes besides its own bytes: empty ones are not free.
 const OVERHEAD: usize = 128;

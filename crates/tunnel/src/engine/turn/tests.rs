@@ -54,7 +54,6 @@ fn once_a_socket_takes_data_again_those_go_on_whom_it_kept_from_it() {
 }
 
 /// What a thousand looks take at who goes by a connection, beside so many sessions.
-#[expect(clippy::disallowed_methods, reason = "the work is what is measured")]
 fn looked(sessions: usize, relay: &StdUdpSocket) -> std::time::Duration {
     let (mut state, _) = begun(sessions, relay);
     let (stream, _other) = tokio::io::duplex(64);
