@@ -4,12 +4,17 @@
 //! bytes may be acknowledged early: those before the first hole and before the first range without
 //! a copy. Ranges never overlap; a byte that is held stays as it came first.
 
+mod islands;
+mod scoreboard;
+
 use std::collections::VecDeque;
 
 use tabane_base::Instant;
 
-use crate::options::{Block, Blocks};
+use crate::options::{Block, Blocks, MAX_BLOCKS};
 use crate::seq::Seq;
+use islands::Islands;
+use scoreboard::Scoreboard;
 
 /// Ranges without copies are kept apart up to this many, so that each gives a round trip; beyond,
 /// neighbours become one. Bounds the memory of flows that are only watched.
@@ -17,8 +22,9 @@ pub(crate) const MAX_BARE_RANGES: usize = 8;
 /// With holes between them so many ranges are known at most, and what comes beyond is not noted: no
 /// flow has as many holes, but of one that is only watched a server may leave out what it likes.
 const MAX_BARE_APART: usize = 64;
-/// What a copy costs besides its bytes: its place, and a block of the heap.
-pub(crate) const OVERHEAD: usize = 128;
+/// What a copy costs besides its bytes: its places, here and on the scoreboard, and a block of the
+/// heap.
+pub(crate) const OVERHEAD: usize = 192;
 const _: () = assert!(size_of::<Held>() <= 112);
 
 /// A range on its way.
@@ -34,14 +40,6 @@ pub(crate) struct Held {
     /// Sent a second time: by whomever. Gives no round trip (Karn's rule).
     pub(crate) resent_at: Option<Instant>,
     pub(crate) sacked: bool,
-}
-
-impl Held {
-    /// The mobile host has not said to have it, and it was not sent again at `resent_before` or
-    /// later.
-    fn is_missing(&self, resent_before: Instant) -> bool {
-        !self.sacked && self.resent_at.is_none_or(|at| at < resent_before)
-    }
 }
 
 /// A segment as it is put in.
@@ -66,6 +64,10 @@ pub(crate) struct Copies {
     /// No hole and no range without a copy below.
     safe: Seq,
     held: VecDeque<Held>,
+    /// Where `base` is, in positions that do not wrap.
+    position: u64,
+    scoreboard: Scoreboard,
+    islands: Islands,
     /// One past the last byte that the mobile host has said to have, beyond a hole.
     sacked_top: Option<Seq>,
     bytes: usize,
@@ -79,6 +81,10 @@ impl Copies {
             contiguous: base,
             safe: base,
             held: VecDeque::new(),
+            // Before it there is room for whatever is said of bytes long past.
+            position: 1 << 32,
+            scoreboard: Scoreboard::default(),
+            islands: Islands::default(),
             sacked_top: None,
             bytes: 0,
             bare: 0,
@@ -144,6 +150,15 @@ impl Copies {
         last.map_or(0, |held| held.end.beyond(held.start))
     }
 
+    fn position(&self, seq: Seq) -> u64 {
+        self.position
+            .saturating_add_signed(seq.since(self.base).into())
+    }
+
+    fn seq(&self, position: u64) -> Seq {
+        self.base + position.wrapping_sub(self.position) as u32
+    }
+
     /// The place of the first range that ends after `seq`.
     fn place(&self, seq: Seq) -> usize {
         self.held.partition_point(|held| !held.end.is_after(seq))
@@ -180,16 +195,20 @@ impl Copies {
         let mut fresh = 0;
         let mut place = self.place(start);
         while !payload.is_empty() {
+            let position = self.position(start);
             let free = match self.held.get_mut(place) {
                 Some(held) if !held.start.is_after(start) => {
                     let covered = (held.end.beyond(start) as usize).min(payload.len());
                     held.resent_at = Some(now);
+                    let within = u64::from(start.beyond(held.start));
+                    self.scoreboard.resend(now, position - within);
                     let whole = held.start == start && held.end.beyond(start) as usize == covered;
                     if whole && held.data.is_none() && piece.keep {
                         held.data = Some(payload[..covered].into());
                         held.stamp = piece.stamp;
                         self.bytes += covered;
                         self.bare -= 1;
+                        self.islands.add(position, position + covered as u64);
                     }
                     start = start + covered as u32;
                     payload = &payload[covered..];
@@ -212,9 +231,14 @@ impl Copies {
     }
 
     fn put(&mut self, now: Instant, place: usize, start: Seq, data: &[u8], piece: Piece<'_>) {
-        let end = start + data.len() as u32;
+        let length = data.len() as u32;
+        let (end, position) = (start + length, self.position(start));
         if piece.keep {
             self.bytes += data.len();
+            if start.is_after(self.contiguous) {
+                let end = position + u64::from(length);
+                self.islands.add(position, end);
+            }
         } else {
             let before = place.checked_sub(1).and_then(|i| self.held.get_mut(i));
             if let Some(held) = before
@@ -225,6 +249,10 @@ impl Copies {
             {
                 held.end = end;
                 held.resent_at = Some(now);
+                let whole = end.beyond(held.start);
+                let first = position - u64::from(whole - length);
+                self.scoreboard.remove(first);
+                self.scoreboard.insert(first, whole, Some(now));
                 return;
             }
             if self.bare >= MAX_BARE_APART {
@@ -242,6 +270,7 @@ impl Copies {
             sacked: false,
         };
         self.held.insert(place, held);
+        self.scoreboard.insert(position, length, None);
     }
 
     /// Notes the number a FIN takes. It has no copy: it is the server's to repeat.
@@ -267,6 +296,7 @@ impl Copies {
             self.contiguous = held.end;
             place += 1;
         }
+        self.islands.join_below(self.position(self.contiguous));
         let mut place = self.place(self.safe);
         while let Some(held) = self.held.get(place)
             && !held.start.is_after(self.safe)
@@ -295,6 +325,8 @@ impl Copies {
         while let Some(held) = self.held.front_mut()
             && held.start.is_before(ack)
         {
+            let position = self.position + u64::from(held.start.beyond(self.base));
+            self.scoreboard.remove(position);
             if held.end.is_after(ack) {
                 let taken = ack.beyond(held.start) as usize;
                 if let Some(data) = &mut held.data {
@@ -302,6 +334,11 @@ impl Copies {
                     *data = data[taken..].into();
                 }
                 held.start = ack;
+                if !held.sacked {
+                    let position = self.position + u64::from(ack.beyond(self.base));
+                    let rest = held.end.beyond(ack);
+                    self.scoreboard.insert(position, rest, held.resent_at);
+                }
                 break;
             }
             let held = self.held.pop_front().expect("it is the front");
@@ -312,7 +349,7 @@ impl Copies {
             waited |= held.resent_at.is_some() || held.sacked;
             sample = Some(held.sent_at);
         }
-        self.base = ack;
+        (self.position, self.base) = (self.position(ack), ack);
         self.sacked_top = self.sacked_top.filter(|top| top.is_after(ack));
         self.contiguous = self.contiguous.later(ack);
         self.safe = self.safe.later(ack);
@@ -325,17 +362,20 @@ impl Copies {
     pub(crate) fn sack(&mut self, blocks: &[Block]) -> bool {
         let mut news = false;
         for (start, end) in blocks {
-            let place = self.place(*start);
-            for held in self.held.range_mut(place..) {
-                if held.end.is_after(*end) {
+            let (from, to) = (self.position(*start), self.position(*end));
+            for (position, length) in self.scoreboard.open_within(from, to) {
+                if position + u64::from(length) > to {
                     break;
                 }
-                if !held.start.is_before(*start) && !held.sacked {
-                    held.sacked = true;
-                    news = true;
-                    let top = self.sacked_top.map_or(held.end, |top| top.later(held.end));
-                    self.sacked_top = Some(top);
-                }
+                let place = self.place(self.seq(position));
+                let Some(held) = self.held.get_mut(place) else {
+                    break;
+                };
+                self.scoreboard.remove(position);
+                held.sacked = true;
+                news = true;
+                let top = self.sacked_top.map_or(held.end, |top| top.later(held.end));
+                self.sacked_top = Some(top);
             }
         }
         news
@@ -343,13 +383,19 @@ impl Copies {
 
     /// Where the first `most` copies begin that the mobile host has not said to have, without those
     /// sent again at `resent_before` or later.
-    pub(crate) fn missing(&self, resent_before: Instant, most: usize) -> Vec<Seq> {
-        self.held
-            .iter()
-            .filter(|held| held.data.is_some() && held.is_missing(resent_before))
-            .take(most)
-            .map(|held| held.start)
-            .collect()
+    pub(crate) fn missing(&mut self, resent_before: Instant, most: usize) -> Vec<Seq> {
+        if resent_before == Instant::NEVER {
+            return self.copied(self.scoreboard.open(), most);
+        }
+        self.scoreboard.give_up_waiting(resent_before);
+        self.copied(self.scoreboard.due(), most)
+    }
+
+    /// The first of these of which there are copies. At most [`MAX_BARE_APART`] have none.
+    fn copied(&self, positions: impl Iterator<Item = u64>, most: usize) -> Vec<Seq> {
+        let starts = positions.map(|position| self.seq(position));
+        let copied = |start: &Seq| self.at(*start).is_some_and(|held| held.data.is_some());
+        starts.filter(copied).take(most).collect()
     }
 
     /// The copy that begins at `start` is sent again.
@@ -357,6 +403,8 @@ impl Copies {
         let place = self.place(start);
         if let Some(held) = self.held.get_mut(place) {
             held.resent_at = Some(now);
+            let position = self.position + u64::from(held.start.beyond(self.base));
+            self.scoreboard.resend(now, position);
         }
     }
 
@@ -368,16 +416,22 @@ impl Copies {
 
     /// A receiver may throw away what it has reported (RFC 2018 §8).
     pub(crate) fn forget_sacks(&mut self) {
-        for held in &mut self.held {
-            held.sacked = false;
+        self.scoreboard.give_nothing_up();
+        if self.sacked_top.take().is_none() {
+            return;
         }
-        self.sacked_top = None;
+        for held in self.held.iter_mut().filter(|held| held.sacked) {
+            held.sacked = false;
+            let position = self.position + u64::from(held.start.beyond(self.base));
+            let length = held.end.beyond(held.start);
+            self.scoreboard.insert(position, length, held.resent_at);
+        }
     }
 
     /// Where the first `most` copies begin that are missing although `span` bytes behind them have
     /// arrived, and that were not sent again at `resent_before` or later.
     pub(crate) fn missing_below_sacks(
-        &self,
+        &mut self,
         span: u32,
         resent_before: Instant,
         most: usize,
@@ -385,194 +439,27 @@ impl Copies {
         let Some(top) = self.sacked_top else {
             return Vec::new();
         };
-        self.held
-            .iter()
-            .take_while(|held| top.beyond(held.end) >= span)
-            .filter(|held| held.data.is_some() && held.is_missing(resent_before))
-            .take(most)
-            .map(|held| held.start)
-            .collect()
+        self.scoreboard.give_up_waiting(resent_before);
+        let limit = self.position(top).saturating_sub(span.into());
+        self.scoreboard.give_up_below(limit);
+        self.copied(self.scoreboard.lost(), most)
     }
 
     /// Bytes that may be on their way still: all but those the mobile host has said to have, and
-    /// those missing although `span` bytes behind them have arrived.
-    pub(crate) fn on_the_way(&self, span: u32, resent_before: Instant) -> u32 {
-        let top = self.sacked_top.unwrap_or(self.base);
-        let is_lost = |held: &Held| top.beyond(held.end) >= span && held.is_missing(resent_before);
-        let there = self
-            .held
-            .iter()
-            .filter(|held| !held.sacked && !is_lost(held));
-        there.map(|held| held.end.beyond(held.start)).sum()
+    /// those that were [missing](Self::missing_below_sacks) when that was asked last.
+    pub(crate) const fn on_the_way(&self) -> u32 {
+        self.scoreboard.on_the_way()
     }
 
     /// Ranges with copies beyond the first hole: what may be reported to the server as received.
     pub(crate) fn beyond_hole(&self) -> Blocks {
         let mut blocks = Blocks::default();
-        let mut run: Option<Block> = None;
-        for held in self.held.range(self.place(self.contiguous)..) {
-            if held.data.is_none() {
-                continue;
-            }
-            run = match run {
-                Some((start, end)) if end == held.start => Some((start, held.end)),
-                Some(done) => {
-                    blocks.push(done);
-                    Some((held.start, held.end))
-                }
-                None => Some((held.start, held.end)),
-            };
-        }
-        if let Some(done) = run {
-            blocks.push(done);
+        for (start, end) in self.islands.iter().take(MAX_BLOCKS) {
+            blocks.push((self.seq(start), self.seq(end)));
         }
         blocks
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const NOW: Instant = Instant::from_millis(1);
-
-    fn piece(start: u32, payload: &[u8]) -> Piece<'_> {
-        Piece {
-            start: Seq(start),
-            payload,
-            keep: true,
-            chunk: 4,
-            stamp: start,
-        }
-    }
-
-    #[test]
-    fn what_may_be_acknowledged_ends_at_the_first_hole() {
-        let mut copies = Copies::new(Seq(10));
-        assert_eq!(copies.insert(NOW, piece(10, b"abcdef")), 6);
-        assert_eq!(copies.insert(NOW, piece(20, b"uvw")), 3);
-        assert_eq!((copies.safe(), copies.top()), (Seq(16), Seq(23)));
-        assert!(copies.has_hole());
-        assert_eq!(copies.beyond_hole().as_slice(), [(Seq(20), Seq(23))]);
-        assert_eq!(copies.insert(NOW, piece(14, b"efghijuv")), 4);
-        assert_eq!((copies.safe(), copies.bytes()), (Seq(23), 13));
-        assert!(copies.holds(Seq(10), Seq(23)));
-    }
-
-    #[test]
-    fn a_range_without_a_copy_ends_it_until_the_copy_is_there() {
-        let mut copies = Copies::new(Seq(0));
-        let bare = Piece {
-            keep: false,
-            ..piece(0, b"abcd")
-        };
-        copies.insert(NOW, bare);
-        copies.insert(NOW, piece(4, b"efgh"));
-        assert_eq!((copies.safe(), copies.contiguous()), (Seq(0), Seq(8)));
-        assert!(copies.is_bare() && !copies.has_hole());
-        copies.insert(NOW, piece(0, b"abcd"));
-        assert_eq!(copies.safe(), Seq(8));
-    }
-
-    #[test]
-    fn acknowledged_bytes_go_and_the_rest_stays_as_it_came_first() {
-        let mut copies = Copies::new(Seq(u32::MAX - 3));
-        copies.insert(NOW, piece(u32::MAX - 3, b"abcdefgh"));
-        copies.insert(NOW, piece(u32::MAX - 3, b"XXXXXXXX"));
-        assert_eq!(copies.acknowledge(Seq(1)), None, "sent twice: no sample");
-        let left = copies.missing(Instant::NEVER, 1);
-        let left = copies.at(left[0]).and_then(|held| held.data.as_deref());
-        assert_eq!(left, Some(&b"fgh"[..]));
-        assert_eq!(copies.bytes(), 3);
-        copies.acknowledge(Seq(4));
-        assert!(copies.is_empty());
-        assert_eq!(copies.bytes(), 0);
-    }
-
-    #[test]
-    fn watched_flows_take_few_ranges_however_much_is_in_flight() {
-        let mut copies = Copies::new(Seq(0));
-        for i in 0..1_000 {
-            let bare = Piece {
-                keep: false,
-                ..piece(4 * i, b"abcd")
-            };
-            copies.insert(NOW, bare);
-        }
-        assert_eq!(copies.held.len(), MAX_BARE_RANGES);
-        assert_eq!(copies.contiguous(), Seq(4_000));
-        copies.acknowledge(Seq(4_000));
-        assert!(copies.is_empty() && copies.bare == 0);
-    }
-
-    /// Of a flow that is only watched, a server that leaves every second byte out.
-    #[test]
-    fn ranges_apart_from_each_other_take_no_memory_without_end() {
-        for step in [2, -2_i32 as u32] {
-            let mut copies = Copies::new(Seq(0x8000_0000));
-            for n in 0..10_000 {
-                let piece = Piece {
-                    keep: false,
-                    ..piece(0x8010_0000_u32.wrapping_add(step.wrapping_mul(n)), b"x")
-                };
-                copies.insert(NOW, piece);
-            }
-            assert!(copies.held.len() <= 64, "{}", copies.held.len());
-            copies.acknowledge(Seq(0x8020_0000));
-            assert!(copies.is_empty() && copies.bare == 0);
-        }
-    }
-
-    /// What a thousand acknowledgements take of a host that misses nothing, with so many copies.
-    #[expect(clippy::disallowed_methods, reason = "the work is what is measured")]
-    fn asked(ranges: u32) -> std::time::Duration {
-        let mut copies = Copies::new(Seq(0));
-        for n in 0..ranges {
-            copies.insert(NOW, piece(4 * n, b"abcd"));
-        }
-        let since = std::time::Instant::now();
-        for _ in 0..1_000 {
-            let missing = copies.missing_below_sacks(9, Instant::NEVER, 2);
-            assert!(std::hint::black_box(missing).is_empty());
-        }
-        since.elapsed()
-    }
-
-    #[test]
-    fn where_nothing_is_missing_no_acknowledgement_looks_at_all_copies() {
-        let rounds = (0..20).map(|_| (asked(1), asked(4_000)));
-        let least = rounds.reduce(|least, next| (least.0.min(next.0), least.1.min(next.1)));
-        let (one, all) = least.expect("twenty");
-        println!("1,000 acknowledgements: {one:?} with one copy, {all:?} with 4,000");
-        assert!(all < 10 * one.max(std::time::Duration::from_micros(1)));
-    }
-
-    /// The last range that the mobile host has said to have is the one that a walk finds.
-    #[test]
-    fn the_last_range_that_is_there_is_known_without_a_walk() {
-        for seed in 0..100 {
-            let mut rng = tabane_base::Seed(seed).rng("copies");
-            let base = Seq(u32::MAX - 100);
-            let mut copies = Copies::new(base);
-            for step in 0..200 {
-                let at = copies.base() + rng.below(80) as u32;
-                let end = at + rng.below(30) as u32;
-                match rng.below(8) {
-                    0 => copies.forget_sacks(),
-                    1 => drop(copies.acknowledge(copies.base() + rng.below(12) as u32)),
-                    2 | 3 => drop(copies.sack(&[(at, end)])),
-                    _ => {
-                        let piece = Piece {
-                            start: at,
-                            ..piece(0, &b"abcdefghijklmnopqrst"[..rng.below(20) as usize])
-                        };
-                        copies.insert(NOW, piece);
-                    }
-                }
-                let walk = copies.held.iter().rev().find(|held| held.sacked);
-                let walk = walk.map(|held| held.end);
-                assert_eq!(copies.sacked_top, walk, "seed {seed} step {step}");
-            }
-        }
-    }
-}
+mod tests;

@@ -16,7 +16,7 @@ const FAST_OPEN: u8 = 34;
 /// A larger shift counts as this (RFC 7323 §2.3).
 const MAX_SHIFT: u8 = 14;
 /// What fits into 40 bytes.
-const MAX_BLOCKS: usize = 4;
+pub(crate) const MAX_BLOCKS: usize = 4;
 
 /// A range of bytes that arrived beyond a hole (RFC 2018 §3): first, and one past the last.
 pub type Block = (Seq, Seq);

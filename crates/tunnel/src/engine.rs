@@ -145,7 +145,7 @@ impl Engine {
 
     /// Whether a session whose client has been admitted goes by this socket.
     pub(crate) fn carries_client(&self, socket: SocketId) -> bool {
-        self.0.borrow().carries_client(socket)
+        self.0.borrow_mut().carries_client(socket)
     }
 
     /// Closes a socket. Sessions must have been told before.

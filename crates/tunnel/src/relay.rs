@@ -37,6 +37,7 @@ mod packets;
 mod pool;
 mod quota;
 mod rules;
+mod seldom;
 mod shaper;
 mod site_routes;
 mod sites;

@@ -8,8 +8,8 @@ use crate::packet::{Flags, Packet};
 use crate::seq::Seq;
 use crate::{Custody, Side, Verdict};
 
-/// Copies of a flow have so many bytes in the mean, or they are fewer: each acknowledgement looks
-/// at all of them. Segments that are usual have three times as many.
+/// Copies of a flow have so many bytes in the mean, or they are fewer: what each costs besides
+/// stays the smaller part. Segments that are usual have three times as many.
 const MEAN_LEAST: usize = 512;
 /// Numbers farther than this from those in use are of no use to anybody.
 const MAX_SPAN: u32 = 1 << 30;

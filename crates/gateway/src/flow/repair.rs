@@ -96,7 +96,7 @@ impl Flow {
         let Some(first) = starts.first() else { return };
         self.on_loss(around.now, *first);
         // A queue that overflowed must drain first, or it takes the copies too (as RFC 6937 §3).
-        if self.copies.on_the_way(span, before) <= self.allowance.bytes() {
+        if self.copies.on_the_way() <= self.allowance.bytes() {
             self.send_copies(around, &starts);
         }
     }

@@ -16,7 +16,46 @@ pub(crate) struct Watch {
     /// Keeps the connection.
     _connection: Connection,
     answer: Response<Incoming>,
-    unread: Vec<u8>,
+    lines: Lines,
+}
+
+/// What has come and was not taken yet, line by line.
+#[derive(Default)]
+struct Lines {
+    bytes: Vec<u8>,
+    /// So many of them were taken.
+    taken: usize,
+    /// Before this there is no end of the next line.
+    looked: usize,
+}
+
+impl Lines {
+    /// More has come.
+    fn push(&mut self, data: &[u8]) -> Result<(), EtcdError> {
+        // Not with each line: what is moved is never more than what was taken since.
+        if self.taken >= self.bytes.len() / 2 {
+            self.bytes.drain(..self.taken);
+            self.looked -= std::mem::take(&mut self.taken);
+        }
+        if self.bytes.len() - self.taken + data.len() > MAX_MESSAGE {
+            return Err(EtcdError::Answer("a message without an end".to_owned()));
+        }
+        self.bytes.extend_from_slice(data);
+        Ok(())
+    }
+
+    /// Takes the next line, once its end is there.
+    fn next(&mut self) -> Option<Vec<u8>> {
+        let unread = &self.bytes[self.looked..];
+        let Some(end) = unread.iter().position(|byte| *byte == b'\n') else {
+            self.looked = self.bytes.len();
+            return None;
+        };
+        let from = self.taken;
+        self.taken = self.looked + end + 1;
+        self.looked = self.taken;
+        Some(self.bytes[from..self.taken].to_vec())
+    }
 }
 
 /// What has changed, all at one revision or several.
@@ -33,25 +72,21 @@ impl Watch {
         Self {
             _connection: connection,
             answer,
-            unread: Vec::new(),
+            lines: Lines::default(),
         }
     }
 
     /// Waits for the next message. May be given up and called again.
     pub(crate) async fn next(&mut self) -> Result<Changed, EtcdError> {
         loop {
-            if let Some(end) = self.unread.iter().position(|byte| *byte == b'\n') {
-                let line: Vec<u8> = self.unread.drain(..=end).collect();
+            if let Some(line) = self.lines.next() {
                 return read(&line);
             }
             let ended = || EtcdError::Away("the watch ended".to_owned());
             let frame = self.answer.body_mut().frame().await.ok_or_else(ended)?;
             let frame = frame.map_err(|error| EtcdError::Away(error.to_string()))?;
             if let Ok(data) = frame.into_data() {
-                if self.unread.len() + data.len() > MAX_MESSAGE {
-                    return Err(EtcdError::Answer("a message without an end".to_owned()));
-                }
-                self.unread.extend_from_slice(&data);
+                self.lines.push(&data)?;
             }
         }
     }
@@ -94,4 +129,52 @@ pub(super) fn read(line: &[u8]) -> Result<Changed, EtcdError> {
         }
     }
     Ok(changed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What it takes to read so many bytes, of lines of nothing or of one that comes in crumbs.
+    fn taken(bytes: usize, crumb: &[u8]) -> std::time::Duration {
+        let since = std::time::Instant::now();
+        let mut lines = Lines::default();
+        let pieces = bytes / crumb.len();
+        match crumb.ends_with(b"\n") {
+            true => lines.push(&crumb.repeat(pieces)).unwrap(),
+            false => (0..pieces).for_each(|_| {
+                lines.push(crumb).unwrap();
+                assert!(lines.next().is_none());
+            }),
+        }
+        while lines.next().is_some() {}
+        since.elapsed()
+    }
+
+    #[test]
+    fn work_is_no_square_of_what_came() {
+        for crumb in [&b"{}\n"[..], b"0123456789"] {
+            let few = (0..5).map(|_| taken(10_000, crumb)).min().unwrap();
+            let many = taken(1_000_000, crumb);
+            println!("{few:?} for 10 kB, {many:?} for a hundred times as much");
+            assert!(many < 1_000 * few.max(std::time::Duration::from_micros(20)));
+        }
+    }
+
+    #[test]
+    fn lines_come_whole_and_in_order_and_none_grows_without_end() {
+        let mut lines = Lines::default();
+        for piece in [&b"a"[..], b"b\n\ncd", b"e\nf"] {
+            lines.push(piece).unwrap();
+        }
+        assert_eq!(lines.next().unwrap(), b"ab\n");
+        assert_eq!(lines.next().unwrap(), b"\n");
+        lines.push(b"g\n").unwrap();
+        assert_eq!(lines.next().unwrap(), b"cde\n");
+        assert_eq!(lines.next().unwrap(), b"fg\n");
+        assert_eq!(lines.next(), None);
+        let endless = vec![0; MAX_MESSAGE];
+        lines.push(&endless).unwrap();
+        assert!(lines.push(b"0").is_err());
+    }
 }

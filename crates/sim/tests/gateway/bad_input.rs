@@ -58,7 +58,7 @@ fn segments_that_overlap_are_owed_once() {
     let acked = bench.said().last().map(|said| said.3);
     assert_eq!((acked, bench.gateway.owed()), (Some(Seq(6_001)), 1_000));
     // With what its three copies cost besides.
-    assert_eq!(bench.gateway.snapshot().held, 1_000 + 3 * 128);
+    assert_eq!(bench.gateway.snapshot().held, 1_000 + 3 * 192);
 }
 
 #[test]

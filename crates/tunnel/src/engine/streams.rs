@@ -6,7 +6,7 @@
 //! and gone.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
@@ -16,7 +16,7 @@ use std::task::{Context, Poll, Waker};
 
 use crate::carrier::{BoxStream, Deframer, frame};
 use tabane_base::Bytes;
-use tabane_core::{FourTuple, SocketId, Transmit};
+use tabane_core::{FourTuple, SessionHandle, SocketId, Transmit};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::task::AbortHandle;
 
@@ -52,6 +52,9 @@ struct Entry {
     remote: SocketAddr,
     line: Rc<Line>,
     deframer: Deframer,
+    /// Sessions that packets have come for. Whose path it is, is among them, but for a client's
+    /// that nobody has answered on: no burst fills it, and of its end the client is told.
+    users: BTreeSet<SessionHandle>,
     volume: Volume,
     task: AbortHandle,
 }
@@ -105,6 +108,7 @@ impl Streams {
             remote,
             line,
             deframer: Deframer::default(),
+            users: BTreeSet::new(),
             volume: Volume::default(),
             task: task.abort_handle(),
         };
@@ -170,6 +174,26 @@ impl Streams {
             has_ended,
             has_room,
         }
+    }
+
+    /// It has brought something for these.
+    pub(super) fn note_users(&mut self, id: SocketId, sessions: &[SessionHandle]) {
+        if let Some(entry) = self.entries.get_mut(&id) {
+            entry.users.extend(sessions);
+        }
+    }
+
+    /// Those for whom one has brought something; who goes by it no more is forgotten.
+    pub(super) fn users(
+        &mut self,
+        id: SocketId,
+        goes_by_it: impl Fn(SessionHandle) -> bool,
+    ) -> Vec<SessionHandle> {
+        let Some(entry) = self.entries.get_mut(&id) else {
+            return Vec::new();
+        };
+        entry.users.retain(|session| goes_by_it(*session));
+        entry.users.iter().copied().collect()
     }
 
     /// Bytes that one takes at present.

@@ -239,6 +239,7 @@ impl State {
                 let handle = endpoint.handle_datagram(self.last, tuple, packet);
                 moved.extend(handle.filter(|handle| moved.last() != Some(handle)));
             });
+            self.sockets.streams.note_users(id, &moved);
             moved.into_iter().for_each(|handle| self.touch(handle));
             if news.has_ended {
                 self.lose(id);
@@ -263,22 +264,25 @@ impl State {
         self.notices.push(Notice::SocketLost(id));
     }
 
-    /// The sessions that go by a socket.
-    fn users(&self, id: SocketId) -> Vec<SessionHandle> {
-        let uses = |handle: &SessionHandle| {
-            let session = self.endpoint.session(*handle);
+    /// The sessions that go by a connection, of those that it has brought anything for.
+    fn users(&mut self, id: SocketId) -> Vec<SessionHandle> {
+        let Self {
+            endpoint, sockets, ..
+        } = self;
+        sockets.streams.users(id, |handle| {
+            let session = endpoint.session(handle);
             session.is_some_and(|session| session.uses(id))
-        };
-        self.endpoint.handles().into_iter().filter(uses).collect()
+        })
     }
 
-    /// Whether a session whose client has been admitted goes by a socket.
-    pub(super) fn carries_client(&self, id: SocketId) -> bool {
+    /// Whether a session whose client has been admitted goes by a connection.
+    pub(super) fn carries_client(&mut self, id: SocketId) -> bool {
+        let users = self.users(id);
         let is_connected = |handle| {
             let session = self.endpoint.session(handle);
             session.is_some_and(Session::is_connected)
         };
-        self.users(id).into_iter().any(is_connected)
+        users.into_iter().any(is_connected)
     }
 
     /// Tells sessions that their time has come.

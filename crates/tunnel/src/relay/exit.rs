@@ -27,6 +27,7 @@ use tokio::net::UnixDatagram;
 use tokio::sync::{mpsc, watch};
 
 use super::pool::{Addresses, Pool, PoolPlace};
+use super::seldom::Seldom;
 use crate::assignment::{Assignment, Lodging};
 use crate::ip_packet::IpPacket;
 
@@ -134,6 +135,8 @@ struct Inner {
     clients: Mutex<BTreeMap<IpAddr, Client>>,
     /// By session.
     tallies: Mutex<BTreeMap<u64, Tally>>,
+    /// That no address is left.
+    full: Seldom,
 }
 
 /// What one session's packets have come to.
@@ -177,6 +180,7 @@ impl Exit {
             pool: Mutex::new(Pool::new(config.v4, config.v6)),
             clients: Mutex::default(),
             tallies: Mutex::default(),
+            full: Seldom::default(),
         })))
     }
 
@@ -224,12 +228,14 @@ impl Exit {
         drop(reader.wait_for(is_ready).await);
         let leased = lock(&self.0.pool).lease(key);
         let Some(addresses) = leased else {
-            let (used, places) = lock(&self.0.pool).fill();
-            tracing::warn!(
-                client = %key, used, places,
-                "no address left in the pool: this client's packets beside TCP and UDP are not \
-                 carried, pings are; `tabane relay --pool` with a larger range has room"
-            );
+            if self.0.full.is_due() {
+                let (used, places) = lock(&self.0.pool).fill();
+                tracing::warn!(
+                    client = %key, used, places,
+                    "no address left in the pool: this client's packets beside TCP and UDP are \
+                     not carried, pings are; `tabane relay --pool` with a larger range has room"
+                );
+            }
             return None;
         };
         let (sender, answers) = mpsc::channel(MAX_WAITING);
@@ -390,7 +396,13 @@ impl Drop for Lodger {
         lock(&inner.pool).release(self.key);
         // A later stream of the session has put its own in the place of these.
         let is_own = |tally: &Tally| Arc::ptr_eq(tally, &self.tally);
-        lock(&inner.clients).retain(|_, client| !is_own(&client.tally));
+        let mut clients = lock(&inner.clients);
+        for address in self.addresses.all() {
+            if clients.get(&address).is_some_and(|it| is_own(&it.tally)) {
+                clients.remove(&address);
+            }
+        }
+        drop(clients);
         let mut tallies = lock(&inner.tallies);
         if tallies.get(&self.session).is_some_and(is_own) {
             tallies.remove(&self.session);
@@ -400,6 +412,7 @@ impl Drop for Lodger {
 
 #[cfg(test)]
 mod tests {
+    use super::super::seldom::tests::warnings;
     use super::*;
     use std::future::poll_fn;
     use std::net::Ipv4Addr;
@@ -523,5 +536,67 @@ mod tests {
             assert!(exit.tally(1).is_none() && lock(&exit.0.clients).is_empty());
         });
         told.unwrap();
+    }
+
+    /// What a hundred goings of a client take, beside so many others who stay.
+    async fn gone(others: u64) -> std::time::Duration {
+        let (device, _kernel) = device();
+        let exit = Exit::new(ExitConfig {
+            tun: Tun::inherit(device, "device").unwrap(),
+            v4: None,
+            v6: Prefix::parse("fd00:1::/64"),
+            mtu: 1_400,
+            before: None,
+        });
+        let exit = exit.unwrap();
+        let key = |n: u64| {
+            let mut key = [0; 32];
+            key[..8].copy_from_slice(&n.to_le_bytes());
+            PublicKey(key)
+        };
+        let mut staying = Vec::new();
+        for n in 0..others {
+            staying.push(exit.lodge(key(n), n).await.unwrap());
+        }
+        let mut least = std::time::Duration::MAX;
+        for _ in 0..20 {
+            let mut spent = std::time::Duration::ZERO;
+            for _ in 0..100 {
+                let lodger = exit.lodge(key(others), others).await.unwrap();
+                let since = std::time::Instant::now();
+                drop(lodger);
+                spent += since.elapsed();
+            }
+            least = least.min(spent);
+        }
+        assert_eq!(lock(&exit.0.clients).len() as u64, others);
+        least
+    }
+
+    #[test]
+    fn whoever_comes_and_goes_is_not_paid_for_by_a_walk_over_all_clients() {
+        let (few, many) = crate::block_on(async { (gone(1).await, gone(10_000).await) }).unwrap();
+        println!("100 goings: {few:?} beside one, {many:?} beside 10,000");
+        assert!(many < 10 * few.max(std::time::Duration::from_micros(10)));
+    }
+
+    #[test]
+    fn a_client_that_asks_again_and_again_where_nothing_is_left_fills_no_log() {
+        let warnings = warnings(|| {
+            let asked = crate::block_on(async {
+                let (device, _kernel) = device();
+                let exit = exit(device, None);
+                let key = |n: u8| PublicKey([n; 32]);
+                let mut staying = Vec::new();
+                for n in 0..253 {
+                    staying.push(exit.lodge(key(n), n.into()).await.unwrap());
+                }
+                for n in 0..100 {
+                    assert!(exit.lodge(key(254), n).await.is_none());
+                }
+            });
+            asked.unwrap();
+        });
+        assert_eq!(warnings, 1);
     }
 }

@@ -13,6 +13,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use super::exposures::Place;
+use super::seldom::Seldom;
 use crate::request::Status;
 
 /// How long a task may take to end: a turn of its worker's loop.
@@ -23,6 +24,8 @@ pub(super) struct OpenPorts {
     tasks: Mutex<Tasks>,
     /// One opens after the other: who waits until a port is closed need not see others open it.
     turn: tokio::sync::Mutex<()>,
+    /// That a port cannot be had.
+    refused: Seldom,
 }
 
 #[derive(Default)]
@@ -59,7 +62,10 @@ impl OpenPorts {
                 continue;
             }
             let task = attend(place).map_err(|error| {
-                tracing::warn!(port = place.1, protocol = %place.0, %error, "cannot listen there");
+                if self.refused.is_due() {
+                    let (protocol, port) = place;
+                    tracing::warn!(port, %protocol, %error, "cannot listen there");
+                }
                 Status::PortUnavailable
             })?;
             tasks.attending.insert(place, task);
@@ -93,5 +99,29 @@ impl OpenPorts {
         tasks.is_over = true;
         let attending = std::mem::take(&mut tasks.attending);
         attending.values().for_each(JoinHandle::abort);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::seldom::tests::warnings;
+    use super::*;
+    use tabane_base::Protocol;
+
+    #[test]
+    fn a_client_that_asks_for_a_port_of_others_again_and_again_fills_no_log() {
+        let warnings = warnings(|| {
+            let asked = crate::block_on(async {
+                let ports = OpenPorts::default();
+                for _ in 0..100 {
+                    let place = (Protocol::Tcp, 22);
+                    let taken = |_| Err(io::ErrorKind::AddrInUse.into());
+                    let opened = ports.open([place].into_iter(), taken).await;
+                    assert_eq!(opened, Err(Status::PortUnavailable));
+                }
+            });
+            asked.unwrap();
+        });
+        assert_eq!(warnings, 1);
     }
 }

@@ -32,7 +32,10 @@ pub(super) struct Pool {
     v6: Option<Prefix>,
     places: u64,
     leases: BTreeMap<[u8; 32], Lease>,
-    taken: BTreeMap<u64, [u8; 32]>,
+    /// Runs of places that nobody has had yet, from their first to one past their last.
+    free: BTreeMap<u64, u64>,
+    /// Whose places are kept for them, by when they gave them back.
+    away: BTreeMap<u64, [u8; 32]>,
     /// Counts releases.
     releases: u64,
     /// Another process gives places from here on; who has one here shares it with others of its
@@ -47,7 +50,7 @@ struct Lease {
     place: u64,
     /// How many have it at present: sessions of one client share it.
     holders: usize,
-    /// When it was given back last, by [`Pool::releases`].
+    /// When the last of them gave it back, by [`Pool::releases`].
     released: u64,
 }
 
@@ -68,13 +71,14 @@ impl Pool {
         // IPv4 has a broadcast address besides.
         let of_v4 = v4.iter().map(|prefix| room(prefix, 32, FIRST_PLACE + 1));
         let of_v6 = v6.iter().map(|prefix| room(prefix, 128, FIRST_PLACE));
-        let places = of_v4.chain(of_v6).min().unwrap_or(0);
+        let places = of_v4.chain(of_v6).min().unwrap_or(0).min(MAX_PLACES);
         Self {
             v4,
             v6,
-            places: places.min(MAX_PLACES),
+            places,
             leases: BTreeMap::new(),
-            taken: BTreeMap::new(),
+            free: (places > 0).then_some((0, places)).into_iter().collect(),
+            away: BTreeMap::new(),
             releases: 0,
             is_closed: false,
             reserved: Vec::new(),
@@ -103,11 +107,10 @@ impl Pool {
     /// A place that is in use in another process is this client's, and nobody else's.
     pub(super) fn reserve(&mut self, place: PoolPlace) {
         let (key, number) = (place.client.0, place.number);
-        let is_free = !self.leases.contains_key(&key) && !self.taken.contains_key(&number);
-        if number >= self.places || !is_free {
+        if self.leases.contains_key(&key) || self.run_with(number).is_none() {
             return;
         }
-        self.taken.insert(number, key);
+        self.take(number);
         let lease = Lease {
             place: number,
             holders: 1,
@@ -127,7 +130,6 @@ impl Pool {
         }
         if !self.leases.contains_key(&key) {
             let place = self.find_place(&key)?;
-            self.taken.insert(place, key);
             let (holders, released) = (0, 0);
             let lease = Lease {
                 place,
@@ -137,6 +139,9 @@ impl Pool {
             self.leases.insert(key, lease);
         }
         let lease = self.leases.get_mut(&key)?;
+        if lease.holders == 0 {
+            self.away.remove(&lease.released);
+        }
         lease.holders += 1;
         let place = lease.place;
         Some(self.addresses(place))
@@ -144,17 +149,21 @@ impl Pool {
 
     /// Takes them back; they are kept for this client as long as there are others.
     pub(super) fn release(&mut self, client: PublicKey) {
-        self.releases += 1;
-        if let Some(lease) = self.leases.get_mut(&client.0) {
-            lease.holders = lease.holders.saturating_sub(1);
+        let Some(lease) = self.leases.get_mut(&client.0) else {
+            return;
+        };
+        if lease.holders == 1 {
+            self.releases += 1;
             lease.released = self.releases;
+            self.away.insert(self.releases, client.0);
         }
+        lease.holders = lease.holders.saturating_sub(1);
     }
 
     /// Places in use and in all.
     pub(super) fn fill(&self) -> (u64, u64) {
-        let used = self.leases.values().filter(|lease| lease.holders > 0);
-        (used.count() as u64, self.places)
+        let used = self.leases.len() - self.away.len();
+        (used as u64, self.places)
     }
 
     fn find_place(&mut self, key: &[u8; 32]) -> Option<u64> {
@@ -164,16 +173,32 @@ impl Pool {
         // Keys are as good as random.
         let wanted = key.first_chunk::<8>().copied().map(u64::from_le_bytes);
         let wanted = wanted.unwrap_or(0) % self.places;
-        let mut places = (wanted..self.places).chain(0..wanted);
-        if (self.taken.len() as u64) < self.places {
-            return places.find(|place| !self.taken.contains_key(place));
+        let next = || self.free.range(wanted..).next().map(|(first, _)| *first);
+        let first = || self.free.first_key_value().map(|(first, _)| *first);
+        let free = self.run_with(wanted).map(|_| wanted);
+        if let Some(place) = free.or_else(next).or_else(first) {
+            self.take(place);
+            return Some(place);
         }
-        let absent = self.leases.iter().filter(|(_, lease)| lease.holders == 0);
-        let (key, lease) = absent.min_by_key(|(_, lease)| lease.released)?;
-        let (key, place) = (*key, lease.place);
-        self.leases.remove(&key);
-        self.taken.remove(&place);
-        Some(place)
+        let (_, longest_away) = self.away.pop_first()?;
+        Some(self.leases.remove(&longest_away)?.place)
+    }
+
+    /// The run of free places with this one.
+    fn run_with(&self, place: u64) -> Option<(u64, u64)> {
+        let (first, end) = self.free.range(..=place).next_back()?;
+        (place < *end).then_some((*first, *end))
+    }
+
+    /// A free place is free no more.
+    fn take(&mut self, place: u64) {
+        let Some((first, end)) = self.run_with(place) else {
+            return;
+        };
+        self.free.remove(&first);
+        let rests = [(first, place), (place + 1, end)];
+        let rests = rests.into_iter().filter(|(first, end)| first < end);
+        self.free.extend(rests);
     }
 
     fn addresses(&self, place: u64) -> Addresses {
@@ -306,5 +331,47 @@ mod tests {
         assert_eq!(pool.lease(key(2)), None, "still in use");
         pool.release(key(1));
         assert!(pool.lease(key(2)).is_some());
+    }
+
+    /// What the hundredth of a second is spent on: newcomers of a pool that is nearly full, then of
+    /// one of which every place is remembered for somebody who is away, then of one in use.
+    fn newcomers(range: &str) -> [std::time::Duration; 3] {
+        let mut pool = pool("", range);
+        let wanting = |place: u64, number: u64| {
+            let mut key = [0; 32];
+            key[..8].copy_from_slice(&place.to_le_bytes());
+            key[8..16].copy_from_slice(&number.to_le_bytes());
+            PublicKey(key)
+        };
+        let known: Vec<_> = (0..pool.places - 100)
+            .map(|place| wanting(place, 0))
+            .collect();
+        for key in &known {
+            assert!(pool.lease(*key).is_some());
+        }
+        let come = |pool: &mut Pool, round: u64| {
+            let since = std::time::Instant::now();
+            let leased = (0..100_u64).map(|n| pool.lease(wanting(0, 100 * round + n)));
+            let given = leased.filter(Option::is_some).count();
+            (since.elapsed(), given)
+        };
+        let (nearly_full, given) = come(&mut pool, 1);
+        assert_eq!((given, pool.fill().0), (100, pool.places));
+        known[..100].iter().for_each(|key| pool.release(*key));
+        let (remembered, given) = come(&mut pool, 2);
+        assert_eq!(given, 100);
+        let (in_use, given) = come(&mut pool, 3);
+        assert_eq!((given, pool.fill()), (0, (pool.places, pool.places)));
+        [nearly_full, remembered, in_use]
+    }
+
+    #[test]
+    fn no_newcomer_is_paid_for_by_a_walk_over_all_places() {
+        let (small, large) = (newcomers("fd00:1::/119"), newcomers("fd00:1::/64"));
+        println!("100 newcomers to 510 places: {small:?}, to 65,536: {large:?}");
+        let floor = std::time::Duration::from_micros(100);
+        for (small, large) in small.into_iter().zip(large) {
+            assert!(large < 10 * small.max(floor));
+        }
     }
 }

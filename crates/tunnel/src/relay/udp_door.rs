@@ -22,9 +22,11 @@ use crate::flow::Flow;
 const MAX_FLOWS: usize = 1_024;
 /// Datagrams of one that wait for its task.
 const MAX_WAITING: usize = 128;
-/// Bytes of them that wait, of all flows at all ports of a relay: no flow has more than are left to
-/// all others.
+/// Bytes of memory that they take while they wait, of all flows at all ports of a relay: no flow
+/// has more than are left to all others.
 const MAX_WAITING_BYTES: usize = 64 << 20;
+/// What a datagram takes besides its own bytes: empty ones are not free.
+const OVERHEAD: usize = 128;
 /// How long a flow may be silent that the client has not answered yet.
 const IDLE_UNANSWERED: Duration = Duration::from_secs(10);
 /// The longest datagram.
@@ -57,7 +59,7 @@ struct Place {
     number: u64,
 }
 
-/// How many bytes wait.
+/// How much memory what waits takes, in bytes.
 #[derive(Clone, Default)]
 pub(super) struct Waiting(Arc<AtomicUsize>);
 
@@ -115,8 +117,9 @@ impl Place {
         let Ok(turn) = self.datagrams.try_reserve() else {
             return;
         };
-        let left = MAX_WAITING_BYTES.saturating_sub(all.bytes() + payload.len());
-        if self.waiting.bytes() + payload.len() <= left {
+        let memory = payload.len() + OVERHEAD;
+        let left = MAX_WAITING_BYTES.saturating_sub(all.bytes() + memory);
+        if self.waiting.bytes() + memory <= left {
             turn.send(Datagram::counted(payload, [&self.waiting, all]));
         }
     }
@@ -131,7 +134,9 @@ impl Waiting {
 impl Datagram {
     fn counted(payload: &[u8], counted: [&Waiting; 2]) -> Self {
         let counted = counted.map(|waiting| {
-            waiting.0.fetch_add(payload.len(), Ordering::Relaxed);
+            waiting
+                .0
+                .fetch_add(payload.len() + OVERHEAD, Ordering::Relaxed);
             waiting.clone()
         });
         let payload = payload.to_vec();
@@ -142,7 +147,7 @@ impl Datagram {
 impl Drop for Datagram {
     fn drop(&mut self) {
         for Waiting(waiting) in &self.counted {
-            waiting.fetch_sub(self.payload.len(), Ordering::Relaxed);
+            waiting.fetch_sub(self.payload.len() + OVERHEAD, Ordering::Relaxed);
         }
     }
 }
@@ -252,7 +257,8 @@ mod tests {
                 visitors.extend(places.admit(tuple, &socket));
                 let place = &places.flows[&tuple];
                 place.keep(&[0; 100], &all);
-                assert_eq!(place.waiting.bytes(), 100, "each has room for something");
+                let one = 100 + OVERHEAD;
+                assert_eq!(place.waiting.bytes(), one, "each has room for something");
                 (0..MAX_WAITING).for_each(|_| place.keep(&[0; 65_507], &all));
             }
             let waiting = all.bytes();
@@ -260,6 +266,24 @@ mod tests {
             assert!(waiting <= MAX_WAITING_BYTES, "{waiting}");
             drop((visitors, places));
             assert_eq!(all.bytes(), 0);
+        })
+        .unwrap();
+    }
+
+    #[test]
+    fn datagrams_of_nothing_take_room_as_others_do() {
+        crate::block_on(async {
+            let socket = AnsweringSocket::open("127.0.0.1:0".parse().unwrap());
+            let socket = Arc::new(socket.unwrap());
+            let (mut places, all) = (Places::new(MAX_FLOWS), Waiting::default());
+            let tuple = UdpTuple {
+                remote: SocketAddr::from(([192, 0, 2, 1], 1)),
+                local_ip: None,
+            };
+            let _visitor = places.admit(tuple, &socket);
+            (0..MAX_WAITING).for_each(|_| places.flows[&tuple].keep(&[], &all));
+            assert!(all.bytes() >= MAX_WAITING * size_of::<Datagram>());
+            drop(places);
         })
         .unwrap();
     }

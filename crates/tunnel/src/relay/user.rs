@@ -8,9 +8,8 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use std::task::{Context, Poll, ready};
-use std::time::{Duration, Instant};
 
 use tabane_base::{Bytes, Prefix, Rate};
 use tabane_core::PublicKey;
@@ -20,13 +19,11 @@ use super::exit_address::ExitAddress;
 use super::grants::{Grants, Group};
 use super::quota::{Quota, Waiter};
 use super::rules::Destinations;
+use super::seldom::Seldom;
 use super::shaper::{Allowance, Bucket, Shaper};
 use crate::domain::Domain;
 use crate::request::PortClaim;
 use crate::target::HostName;
-
-/// How often the log says that a user's exit addresses are missing.
-const TELL_INTERVAL: Duration = Duration::from_secs(60);
 
 /// On whose behalf a destination is reached.
 #[derive(Clone, Copy)]
@@ -89,7 +86,7 @@ struct Inner {
     rate_up: Arc<Bucket>,
     /// What has found none of its exit addresses.
     exits_refused: AtomicU64,
-    exits_told_at: Mutex<Option<Instant>>,
+    exits_refusal: Seldom,
 }
 
 /// Who waits for a user's rates at one worker.
@@ -155,7 +152,7 @@ impl User {
             rate_down: Arc::default(),
             rate_up: Arc::default(),
             exits_refused: AtomicU64::new(0),
-            exits_told_at: Mutex::default(),
+            exits_refusal: Seldom::default(),
         }));
         user.set_limits(limits);
         user.set_volume_used(used);
@@ -289,13 +286,9 @@ impl User {
     /// Counts one more, and has the log tell the owner.
     pub(super) fn refuse_exit(&self, is_v4: bool) {
         self.0.exits_refused.fetch_add(1, Ordering::Relaxed);
-        let now = Instant::now();
-        let told_at = self.0.exits_told_at.lock();
-        let mut told_at = told_at.unwrap_or_else(PoisonError::into_inner);
-        if told_at.is_some_and(|at| now - at < TELL_INTERVAL) {
+        if !self.0.exits_refusal.is_due() {
             return;
         }
-        *told_at = Some(now);
         let granted = self.exits().into_iter().filter(|it| it.is_ipv4() == is_v4);
         let granted: Vec<_> = granted.map(|it| it.to_string()).collect();
         tracing::warn!(

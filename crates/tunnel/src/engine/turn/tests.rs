@@ -52,3 +52,32 @@ fn once_a_socket_takes_data_again_those_go_on_whom_it_kept_from_it() {
     })
     .unwrap();
 }
+
+/// What a thousand looks take at who goes by a connection, beside so many sessions.
+fn looked(sessions: usize, relay: &StdUdpSocket) -> std::time::Duration {
+    let (mut state, _) = begun(sessions, relay);
+    let (stream, _other) = tokio::io::duplex(64);
+    let remote = relay.local_addr().unwrap();
+    let carrier = state.sockets.streams.attach("lo", Box::new(stream), remote);
+    let look = |_| {
+        let since = std::time::Instant::now();
+        for _ in 0..1_000 {
+            assert!(!state.carries_client(carrier));
+        }
+        since.elapsed()
+    };
+    (0..20).map(look).min().expect("twenty")
+}
+
+/// One whose connection fills and drains, or strangers who connect and say nothing, are not paid
+/// for by a look at all others.
+#[test]
+fn a_connection_that_carries_nobody_costs_no_look_at_all_sessions() {
+    let relay = StdUdpSocket::bind("127.0.0.1:0").unwrap();
+    crate::block_on(async {
+        let (one, all) = (looked(1, &relay), looked(1_000, &relay));
+        println!("1,000 looks: {one:?} beside one session, {all:?} beside 1,000");
+        assert!(all < 10 * one.max(std::time::Duration::from_micros(10)));
+    })
+    .unwrap();
+}
