@@ -17,10 +17,11 @@
 // Left alone: everything while the gate is shut, sockets bound to a device, sockets carrying
 // BYPASS_MARK, other network namespaces, loopback (save port 53, where local resolvers live),
 // link-local, multicast, broadcast, this machine's own addresses (but for their port 53, as with
-// loopback), prefixes in `excluded`, UDP to whoever has written to the socket first (a server's answers leave the way the questions came), datagrams with an interface
-// named beside them, UDP of sockets whose hop limit is below FEW_HOPS (traceroute: it asks who is on
-// this machine's own way), and connecting sockets that are IPV6_V6ONLY or bound to an IPv6 address,
-// which can reach no v4-mapped address.
+// loopback), prefixes in `excluded`, UDP to whoever has written to the socket first (a server's
+// answers leave the way the questions came), datagrams with an interface named beside them, UDP of
+// sockets whose hop limit is below FEW_HOPS (traceroute: it asks who is on this machine's own way),
+// and connecting sockets that are IPV6_V6ONLY or bound to an IPv6 address, which can reach no
+// v4-mapped address.
 //
 // Needs Linux 5.12 (fetching atomics; getpeername hooks are from 5.8).
 

@@ -42,11 +42,12 @@ const MAX_FIRST: usize = 16;
 const MAX_FIRST_BYTES: usize = 64 * 1024;
 /// The longest datagram there is.
 const MAX_DATAGRAM: usize = 65_535;
-/// Silence that ends a flow with a port of its own at the relay, which ends it then as well.
-const IDLE: Duration = Duration::from_secs(60);
-/// The same where it shares one (RFC 4787 REQ-5: not less).
-const IDLE_SHARED: Duration = Duration::from_secs(120);
-/// The same for DNS, where a flow is one question.
+/// Silence that ends a flow (RFC 4787 REQ-5: not less), at the relay as well.
+const IDLE: Duration = Duration::from_secs(120);
+/// The same for a port of its own at the relay that asks some name server, as a resolver does with
+/// each question.
+const IDLE_DNS: Duration = Duration::from_secs(60);
+/// The same where a flow is one question, to what answers within seconds or never.
 const IDLE_RESOLVER: Duration = Duration::from_secs(10);
 
 /// Takes what comes for one flow to the program.
@@ -291,7 +292,7 @@ fn idle_of(target: &Target, is_shared: bool, is_to_site: bool) -> Duration {
         Target::Resolver => IDLE_RESOLVER,
         // A question is a flow of its own there, too.
         Target::Address(at) if is_to_site && at.port() == DNS_PORT => IDLE_RESOLVER,
-        Target::Address(_) if is_shared => IDLE_SHARED,
+        Target::Address(at) if !is_shared && at.port() == DNS_PORT => IDLE_DNS,
         Target::Address(_) | Target::Name { .. } | Target::Anywhere => IDLE,
     }
 }

@@ -34,6 +34,8 @@ const NAME: &str = "tabane0";
 const NO_V4: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 0, 2));
 /// The same for IPv6: a unique local address, so that `getaddrinfo` puts IPv6 last (RFC 6724).
 const NO_V6: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfd74, 0x6162, 0x616e, 0, 0, 0, 0, 1));
+/// The bits of an IPv4 address without a wire.
+const HOST: u8 = 32;
 /// Pings that wait for the relay; more are lost like any packet.
 const MAX_PINGS: usize = 64;
 /// Pause before a relay that serves no pings is asked again.
@@ -56,7 +58,10 @@ impl PrivateNetwork {
         let has = |it: &&Interface| it.addresses.iter().any(|one| own.contains(&one.address));
         // As programs know it, which may bind to it.
         let name = interfaces.iter().find(has).map(|it| it.name.as_str());
-        let (net, entry) = PrivateNet::make(helper(name.unwrap_or(NAME), own))?;
+        let mut addresses = interfaces.iter().flat_map(|it| &it.addresses);
+        let bits = addresses.find(|one| one.address == own[0]);
+        let bits = bits.map_or(HOST, |one| one.prefix_bits);
+        let (net, entry) = PrivateNet::make(helper(name.unwrap_or(NAME), own, bits))?;
         Ok(Self {
             entry,
             net: Some(net),
@@ -100,15 +105,14 @@ impl Drop for PrivateNetwork {
 
 /// Whether this user can have such a network.
 pub fn try_out() -> Result<(), PrivateNetError> {
-    private_net::try_out(helper(NAME, [NO_V4, NO_V6]))
+    private_net::try_out(helper(NAME, [NO_V4, NO_V6], HOST))
 }
 
 /// Makes the network in a process of its own.
-fn helper(device: &str, own: [IpAddr; 2]) -> Command {
+fn helper(device: &str, [v4, v6]: [IpAddr; 2], bits: u8) -> Command {
     let mut helper = Command::new("/proc/self/exe");
-    helper
-        .args([HELPER, device])
-        .args(own.map(|own| own.to_string()));
+    helper.args([HELPER, device]);
+    helper.args([v4.to_string(), bits.to_string(), v6.to_string()]);
     helper.stderr(Stdio::null());
     helper
 }

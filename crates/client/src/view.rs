@@ -118,14 +118,14 @@ impl ClientView {
         let carried = carrying.map(|(_, link)| link.carried_by());
         let carrier_reason = carrying.and_then(|(_, link)| link.carrier_why.clone());
         let paused = of.iter().any(|(_, link)| link.paused);
-        let mut problems = of.iter().filter_map(|(_, link)| link.problem.clone());
+        let problem = of.iter().find_map(|(_, link)| link.problem.clone());
         let state = match &path {
             _ if paused => LinkState::Paused,
             Some(path) => path.state,
-            None => LinkState::Down,
+            None => without_path(problem.as_deref()),
         };
         Link {
-            problem: problems.next().filter(|_| path.is_none()),
+            problem: problem.filter(|_| path.is_none()),
             weight: of.first().map_or(1.0, |(_, link)| link.policy.weight),
             paused,
             traffic: ledger.traffic(),
@@ -256,6 +256,15 @@ impl InstanceView for ClientView {
     }
 }
 
+/// Where a link stands that has no path: what nothing stands in the way of is being tried, with a
+/// handshake as a rule.
+fn without_path(problem: Option<&str>) -> LinkState {
+    match problem {
+        Some(_) => LinkState::Down,
+        None => LinkState::Opening,
+    }
+}
+
 /// The relay of a session, by name and key; before there is one, the first that is known.
 fn relay_of(snapshot: &ClientSnapshot, relays: &[(String, String)]) -> Option<(String, String)> {
     let named = snapshot.relay_named.as_ref();
@@ -308,4 +317,15 @@ pub(crate) fn of_link(
         (Source::Path(session.snapshot.number, path.id.get()), losses)
     });
     client.into_iter().chain(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_is_down_where_something_is_wrong_with_it() {
+        assert_eq!(without_path(None), LinkState::Opening);
+        assert_eq!(without_path(Some("never answered")), LinkState::Down);
+    }
 }

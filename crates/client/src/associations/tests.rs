@@ -18,13 +18,15 @@ async fn a_flow_ends_when_nothing_has_passed_either_way_for_so_long() {
 }
 
 #[test]
-fn questions_end_soon_and_what_shares_a_port_late() {
+fn questions_end_soon_and_all_else_late() {
     let at = |port| Target::from(SocketAddr::from(([192, 0, 2, 1], port)));
     for (target, is_shared, is_to_site, seconds) in [
         (Target::Resolver, true, false, 10),
         (at(DNS_PORT), false, true, 10),
         (at(DNS_PORT), false, false, 60),
-        (at(443), false, false, 60),
+        (at(DNS_PORT), true, false, 120),
+        (at(443), false, false, 120),
+        (at(443), false, true, 120),
         (at(443), true, false, 120),
     ] {
         let idle = idle_of(&target, is_shared, is_to_site);

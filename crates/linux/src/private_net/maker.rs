@@ -114,15 +114,16 @@ fn receive(ours: &OwnedFd) -> Result<Made, PrivateNetError> {
     })
 }
 
-/// Makes the namespaces, with a TUN device of that name and addresses, and hands them over on
-/// standard input, a socket. For the helper's process, which must have one thread only.
+/// Makes the namespaces, with a TUN device of that name and addresses, the first of a wire of so
+/// many bits, and hands them over on standard input, a socket. For the helper's process, which must
+/// have one thread only.
 ///
 /// # Errors
 /// The other end is gone; any other failure is told there.
-pub fn make_for_parent(device: &str, v4: Ipv4Addr, v6: Ipv6Addr) -> io::Result<()> {
+pub fn make_for_parent(device: &str, v4: Ipv4Addr, bits: u8, v6: Ipv6Addr) -> io::Result<()> {
     let parent = io::stdin();
     let parent = parent.as_raw_fd();
-    match make(device, v4, v6) {
+    match make(device, v4, bits, v6) {
         Ok(made) => {
             let first = [&made.tun, &made.user, &made.net];
             let descriptors: Vec<_> = first
@@ -142,7 +143,7 @@ fn send(parent: RawFd, text: &[u8], control: &[ControlMessage<'_>]) -> io::Resul
     Ok(())
 }
 
-fn make(device: &str, v4: Ipv4Addr, v6: Ipv6Addr) -> Result<Made, String> {
+fn make(device: &str, v4: Ipv4Addr, bits: u8, v6: Ipv6Addr) -> Result<Made, String> {
     enter()?;
     let (tun, name) =
         tun::make_device(device, Offloads::Noted).map_err(|error| error.to_string())?;
@@ -152,7 +153,7 @@ fn make(device: &str, v4: Ipv4Addr, v6: Ipv6Addr) -> Result<Made, String> {
         .build();
     let runtime = runtime.map_err(|error| format!("no event loop: {error}"))?;
     let has_v6 = runtime
-        .block_on(connect(&name, v4, v6))
+        .block_on(connect(&name, v4, bits, v6))
         .map_err(|error| error.to_string())?;
     let mut own = vec![IpAddr::V4(v4)];
     own.extend(has_v6.then_some(IpAddr::V6(v6)));
@@ -236,12 +237,14 @@ fn set(name: &str, value: &str) {
 async fn connect(
     device: &str,
     v4: Ipv4Addr,
+    bits: u8,
     v6: Ipv6Addr,
 ) -> Result<bool, crate::routing::RoutingError> {
     let routing = Routing::open()?;
     routing.bring_up("lo", 65_536).await?;
     let index = routing.bring_up_queue(device, MTU, QUEUE).await?;
-    routing.add_address(index, v4.into(), 32).await?;
+    // The wire's own broadcast address is none for programs that have not asked for such (EACCES).
+    routing.add_address(index, v4.into(), bits).await?;
     let has_v6 = routing.add_address(index, v6.into(), 128).await.is_ok();
     routing.add_default(MAIN, index).await?;
     // Without that, a resolver on this host does not answer; others do.

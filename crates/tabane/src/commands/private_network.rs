@@ -14,12 +14,15 @@ pub(crate) struct PrivateNetworkArgs {
     device: String,
     /// Its IPv4 address
     v4: Ipv4Addr,
+    /// How many leading bits of that its neighbours share
+    #[arg(value_parser = clap::value_parser!(u8).range(..=32))]
+    bits: u8,
     /// Its IPv6 address
     v6: Ipv6Addr,
 }
 
 pub(crate) fn run(args: &PrivateNetworkArgs) -> Result<ExitCode> {
-    make_for_parent(&args.device, args.v4, args.v6)
+    make_for_parent(&args.device, args.v4, args.bits, args.v6)
         .context("only `tabane run` calls this: standard input is not its socket")?;
     Ok(ExitCode::SUCCESS)
 }

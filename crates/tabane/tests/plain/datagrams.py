@@ -80,6 +80,11 @@ def sizes(way):
         said.append(outcome(lambda: str(len(asked(c, bytes(size), None)[0][0]))))
     return " ".join(said)
 
+@cell("datagram to all hosts of the network, without SO_BROADCAST")
+def to_all(way):
+    own = connected(V4, 9000).getsockname()[0]
+    return outcome(udp().sendto, b"x", (own.rsplit(".", 1)[0] + ".255", 9000))
+
 @cell("datagram of 65,508 bytes")
 def too_long(way):
     return outcome(udp().sendto, bytes(65508), (V4, 9000))

@@ -8,8 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use tabane_base::Duration;
 use tabane_core::{
-    FourTuple, PathDownReason, PathError, PathId, PathPolicy, PathSnapshot, SessionSnapshot,
-    SocketId,
+    FourTuple, PathError, PathId, PathPolicy, PathSnapshot, SessionSnapshot, SocketId,
 };
 use tabane_linux::{UdpBind, UdpError};
 use tokio::task::AbortHandle;
@@ -33,6 +32,8 @@ const LAST_RETRY: Duration = Duration::from_secs(10);
 const FIRST_PATIENCE: Duration = Duration::from_secs(1);
 const LAST_PATIENCE: Duration = Duration::from_secs(8);
 const ONLY_PATIENCE: Duration = Duration::from_secs(30);
+/// What the user is told meanwhile.
+const WAITED_FOR: &str = "no answer so far; it is still asked";
 
 /// What the user wishes of a link while it is used. What is left out stays as it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -338,7 +339,7 @@ impl Link {
             _ => (FIRST_PATIENCE * 2_u32.saturating_pow(self.failures)).min(LAST_PATIENCE),
         };
         self.give_up_at = Some(now + patience);
-        self.problem = Some(PathDownReason::NotValidated.to_string());
+        self.problem = Some(WAITED_FOR.to_owned());
         true
     }
 

@@ -14,7 +14,6 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use tabane_base::Duration;
 use tabane_linux::undelivered;
 use tokio::net::UdpSocket;
 use tokio::time::{Instant, sleep_until};
@@ -22,14 +21,11 @@ use tokio::time::{Instant, sleep_until};
 use super::Shared;
 use super::destination::{bind_unconnected, status};
 use super::gate::{Fate, Gate};
-use super::udp::BURST;
+use super::udp::{BURST, IDLE};
 use super::user::{Asker, Direction, Meter, User};
 use crate::flow::Flow;
 use crate::mapping::{MAX_HEADER, Notice, emit_remote, split};
 use crate::request::Status;
-
-/// How long it may be silent, both ways (RFC 4787 REQ-5: not less).
-const IDLE: Duration = Duration::from_secs(120);
 
 /// Addresses of which is known whether they are allowed; beyond, all are asked for again.
 const MAX_KNOWN: usize = 1_024;

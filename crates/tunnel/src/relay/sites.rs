@@ -54,7 +54,7 @@ const SETTLING: Duration = Duration::from_secs(2);
 /// else no more than this.
 const TELL_INTERVAL: Duration = Duration::from_millis(100);
 /// A flow that is silent for so long both ways is over: later than where it began.
-const IDLE_THERE: Duration = Duration::from_secs(65);
+const IDLE_THERE: Duration = Duration::from_secs(125);
 
 /// All routes, at every worker.
 pub(super) struct Sites {

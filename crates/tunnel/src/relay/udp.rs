@@ -16,9 +16,9 @@ use super::user::{Direction, Meter};
 use crate::flow::Flow;
 use crate::target::Target;
 
-/// How long a flow may be silent, both ways. NATs keep UDP mappings for 30 to 120 s; a client opens
-/// another flow where it goes on later.
-pub(super) const IDLE: Duration = Duration::from_secs(60);
+/// How long a flow may be silent, both ways (RFC 4787 REQ-5: not less). How many there are, the
+/// bounds of streams say.
+pub(super) const IDLE: Duration = Duration::from_secs(120);
 
 /// The same for DNS, where a question has its answer within seconds or never.
 const IDLE_DNS: Duration = Duration::from_secs(10);
