@@ -47,7 +47,6 @@ fn link(shape: JitterShape) -> LinkSpec {
             lasts: GAP,
             every: None,
         }],
-        ..LinkConfig::wire()
     };
     LinkSpec {
         name: "satellite".into(),
