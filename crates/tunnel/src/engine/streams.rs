@@ -47,6 +47,9 @@ struct Bell {
     waker: RefCell<Option<Waker>>,
 }
 
+/// So many sessions of one connection are not looked through before it is asked for them.
+const USERS_MIN: usize = 64;
+
 struct Entry {
     link: String,
     remote: SocketAddr,
@@ -55,6 +58,8 @@ struct Entry {
     /// Sessions that packets have come for. Whose path it is, is among them, but for a client's
     /// that nobody has answered on: no burst fills it, and of its end the client is told.
     users: BTreeSet<SessionHandle>,
+    /// At so many of them, who is gone is forgotten.
+    users_most: usize,
     volume: Volume,
     task: AbortHandle,
 }
@@ -109,6 +114,7 @@ impl Streams {
             line,
             deframer: Deframer::default(),
             users: BTreeSet::new(),
+            users_most: USERS_MIN,
             volume: Volume::default(),
             task: task.abort_handle(),
         };
@@ -176,10 +182,21 @@ impl Streams {
         }
     }
 
-    /// It has brought something for these.
-    pub(super) fn note_users(&mut self, id: SocketId, sessions: &[SessionHandle]) {
-        if let Some(entry) = self.entries.get_mut(&id) {
-            entry.users.extend(sessions);
+    /// It has brought something for these. Sessions that begin and end by one connection for ever
+    /// take no memory for ever.
+    pub(super) fn note_users(
+        &mut self,
+        id: SocketId,
+        sessions: &[SessionHandle],
+        goes_by_it: impl Fn(SessionHandle) -> bool,
+    ) {
+        let Some(entry) = self.entries.get_mut(&id) else {
+            return;
+        };
+        entry.users.extend(sessions);
+        if entry.users.len() >= entry.users_most {
+            entry.users.retain(|session| goes_by_it(*session));
+            entry.users_most = USERS_MIN.max(2 * entry.users.len());
         }
     }
 

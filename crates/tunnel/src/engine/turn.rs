@@ -239,7 +239,9 @@ impl State {
                 let handle = endpoint.handle_datagram(self.last, tuple, packet);
                 moved.extend(handle.filter(|handle| moved.last() != Some(handle)));
             });
-            self.sockets.streams.note_users(id, &moved);
+            self.sockets
+                .streams
+                .note_users(id, &moved, |handle| uses(&self.endpoint, handle, id));
             moved.into_iter().for_each(|handle| self.touch(handle));
             if news.has_ended {
                 self.lose(id);
@@ -269,10 +271,9 @@ impl State {
         let Self {
             endpoint, sockets, ..
         } = self;
-        sockets.streams.users(id, |handle| {
-            let session = endpoint.session(handle);
-            session.is_some_and(|session| session.uses(id))
-        })
+        sockets
+            .streams
+            .users(id, |handle| uses(endpoint, handle, id))
     }
 
     /// Whether a session whose client has been admitted goes by a connection.
@@ -461,6 +462,12 @@ impl State {
             waker.wake_by_ref();
         }
     }
+}
+
+/// Whether a session goes by a socket.
+fn uses(endpoint: &Endpoint, handle: SessionHandle, socket: SocketId) -> bool {
+    let session = endpoint.session(handle);
+    session.is_some_and(|session| session.uses(socket))
 }
 
 impl Drop for State {

@@ -81,3 +81,20 @@ fn a_connection_that_carries_nobody_costs_no_look_at_all_sessions() {
     })
     .unwrap();
 }
+
+#[test]
+fn sessions_that_come_and_go_by_one_connection_are_forgotten() {
+    let relay = StdUdpSocket::bind("127.0.0.1:0").unwrap();
+    crate::block_on(async {
+        let (mut state, handles) = begun(1_000, &relay);
+        let (stream, _other) = tokio::io::duplex(64);
+        let remote = relay.local_addr().unwrap();
+        let streams = &mut state.sockets.streams;
+        let carrier = streams.attach("lo", Box::new(stream), remote);
+        for handle in &handles {
+            streams.note_users(carrier, &[*handle], |_| false);
+        }
+        assert!(streams.users(carrier, |_| true).len() < 100);
+    })
+    .unwrap();
+}
