@@ -333,7 +333,7 @@ mod tests {
         assert!(pool.lease(key(2)).is_some());
     }
 
-    /// What the hundredth of a second is spent on: newcomers of a pool that is nearly full, then of
+    /// What a hundred newcomers take: of a pool that is nearly full, then of
     /// one of which every place is remembered for somebody who is away, then of one in use.
     fn newcomers(range: &str) -> [std::time::Duration; 3] {
         let mut pool = pool("", range);

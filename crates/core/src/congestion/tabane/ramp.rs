@@ -5,8 +5,8 @@
 //! larger window does. Full: by Little's law every round trip gets longer by as much as the window.
 //! Not full: hardly any does, and more is delivered. A `Ramp` asks that, upwards step by step, and
 //! what delay there is where the pipe was not full belongs to the path. Downwards it goes only to
-//! find less of such delay than is known. After a silence it is asked as well: a handover may have
-//! made the path longer.
+//! find less of such delay than is known. After a silence, and after each dip that follows it soon,
+//! it is asked as well: a handover may have made the path longer.
 
 use tabane_base::{Bytes, Duration, Instant, scale};
 
