@@ -3,25 +3,25 @@
 //! Owns what was sent and not yet settled. Which path a lost frame travels on next is not its
 //! business: lost packets are handed back with their contents.
 
+mod flight;
 mod reordering;
+mod sent;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
 use tabane_base::{Bytes, Duration, Instant};
 
+use self::flight::Flight;
 use self::reordering::Reordering;
-use crate::class::ClassId;
+pub(crate) use self::sent::{SentFrame, SentFrames, SentPacket};
 use crate::close::Violation;
-use crate::delivery::SentState;
-use crate::id::{PacketNumber, PathId, StreamId};
-use crate::ranges::RangeSet;
+use crate::id::PacketNumber;
 use crate::rtt::{GRANULARITY, RttEstimator};
 use crate::wire::AckFrame;
 
 /// How far behind the newest acknowledged packet one must be to count as lost (RFC 9002 §6.1.1).
 const PACKET_THRESHOLD: u64 = 3;
-/// Lost packets remembered in case their acknowledgement comes after all; and, where less than half
-/// as many wait, places of settled ones among those that wait.
+/// Lost packets remembered in case their acknowledgement comes after all.
 const MAX_REMEMBERED: usize = 4_096;
 /// Packets under way beyond those of the window, after which answers and keep-alives are not
 /// followed; and bytes that a packet of the window has at least.
@@ -32,99 +32,6 @@ const MAX_BACKOFF_SHIFT: u32 = 6;
 /// No probe sooner than this after the last packet: on a busy machine the other end may well be
 /// kept off its processor for so long, and a false alarm repeats a whole window.
 const MIN_PTO: Duration = Duration::from_millis(30);
-
-/// What a packet carried, for acknowledging or repeating it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SentFrame {
-    Stream {
-        id: StreamId,
-        offset: u64,
-        len: u32,
-        fin: bool,
-    },
-    ResetStream(StreamId),
-    StopSending(StreamId),
-    MaxData,
-    MaxStreamData(StreamId),
-    MaxStreams,
-    Hello,
-    Admitted,
-    GoAway,
-    PathAbandon(PathId),
-    PathPolicy(PathId),
-    Class(ClassId),
-    StreamClass(StreamId),
-    StreamHold(StreamId),
-    AckFrequency,
-    MtuProbe(u16),
-    /// A packet of a train, by its place in it.
-    Probe(u8),
-    Ping,
-}
-
-impl SentFrame {
-    /// Both as one, where `next` begins where the data of this one ends.
-    pub(crate) fn joined(self, next: Self) -> Option<Self> {
-        match (self, next) {
-            (
-                Self::Stream {
-                    id,
-                    offset,
-                    len,
-                    fin: false,
-                },
-                Self::Stream {
-                    id: next_id,
-                    offset: next_offset,
-                    len: next_len,
-                    fin,
-                },
-            ) if id == next_id && offset + u64::from(len) == next_offset => Some(Self::Stream {
-                id,
-                offset,
-                len: len.checked_add(next_len)?,
-                fin,
-            }),
-            _ => None,
-        }
-    }
-}
-
-/// The frames of one packet; the usual single one costs no allocation.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct SentFrames {
-    first: Option<SentFrame>,
-    rest: Vec<SentFrame>,
-}
-
-impl SentFrames {
-    pub(crate) fn push(&mut self, frame: SentFrame) {
-        if self.first.is_none() {
-            self.first = Some(frame);
-        } else {
-            self.rest.push(frame);
-        }
-    }
-
-    pub(crate) fn iter(&self) -> impl Iterator<Item = SentFrame> + '_ {
-        self.first.into_iter().chain(self.rest.iter().copied())
-    }
-}
-
-/// A packet on its way.
-#[derive(Clone, Debug)]
-pub(crate) struct SentPacket {
-    pub(crate) sent_at: Instant,
-    pub(crate) size: u16,
-    pub(crate) ack_eliciting: bool,
-    /// Counts against the window: everything but pure acknowledgements.
-    pub(crate) in_flight: bool,
-    /// Copies of its stream data travel on another path as well.
-    pub(crate) reinjected: bool,
-    pub(crate) key_generation: u32,
-    pub(crate) delivery: SentState,
-    pub(crate) frames: SentFrames,
-}
 
 /// A packet whose fate is known.
 #[derive(Debug)]
@@ -138,53 +45,32 @@ pub(crate) struct Settled {
 /// The packets in flight on one path.
 #[derive(Debug)]
 pub(crate) struct Recovery {
-    next_pn: PacketNumber,
-    /// By number, the oldest first; `None` where a packet was settled, while there are not too many
-    /// of them. Packets whose fate nobody asks for are not among them: a peer that acknowledges
-    /// nothing must not make it grow.
-    sent: VecDeque<(PacketNumber, Option<SentPacket>)>,
-    /// Of what is not older than the first of `sent`, what need not be looked at again:
-    /// acknowledged, or nobody asks for it.
-    acked: RangeSet,
+    flight: Flight,
     /// Declared lost, not acknowledged since.
     lost: BTreeMap<PacketNumber, SentPacket>,
     largest_acked: Option<PacketNumber>,
-    in_flight: Bytes,
-    /// What was sent before this number has nothing left to repeat, and so much of it is in flight.
-    repeated: (PacketNumber, Bytes),
-    eliciting_in_flight: usize,
     /// When what asks for an answer last left.
     last_eliciting_at: Instant,
     loss_at: Option<Instant>,
     pto_count: u32,
     reordering: Reordering,
-    /// Places of `sent` that acknowledgements, and repeats before them, have had looked at.
-    #[cfg(test)]
-    looked_at: usize,
 }
 
 impl Recovery {
     pub(crate) fn new(now: Instant) -> Self {
         Self {
-            next_pn: PacketNumber::default(),
-            sent: VecDeque::new(),
-            acked: RangeSet::default(),
+            flight: Flight::default(),
             lost: BTreeMap::new(),
             largest_acked: None,
-            in_flight: Bytes::ZERO,
-            repeated: (PacketNumber::default(), Bytes::ZERO),
-            eliciting_in_flight: 0,
             last_eliciting_at: now,
             loss_at: None,
             pto_count: 0,
             reordering: Reordering::default(),
-            #[cfg(test)]
-            looked_at: 0,
         }
     }
 
     pub(crate) const fn next_pn(&self) -> PacketNumber {
-        self.next_pn
+        self.flight.next()
     }
 
     pub(crate) const fn largest_acked(&self) -> Option<PacketNumber> {
@@ -192,7 +78,7 @@ impl Recovery {
     }
 
     pub(crate) const fn in_flight(&self) -> Bytes {
-        self.in_flight
+        self.flight.bytes()
     }
 
     pub(crate) const fn last_eliciting_at(&self) -> Instant {
@@ -204,36 +90,26 @@ impl Recovery {
     }
 
     pub(crate) const fn has_eliciting_in_flight(&self) -> bool {
-        self.eliciting_in_flight > 0
+        self.flight.eliciting() > 0
     }
 
     /// Asks for more answers than windows alone let out: what is sent in answer to the peer need
     /// not be followed too.
     pub(crate) fn asks_enough(&self, cwnd: Bytes) -> bool {
-        self.eliciting_in_flight as u64 >= MAX_UNWINDOWED + cwnd.get() / LEAST_WINDOWED
+        self.flight.eliciting() as u64 >= MAX_UNWINDOWED + cwnd.get() / LEAST_WINDOWED
     }
 
     /// The packet with the number [`next_pn`](Self::next_pn) leaves.
     pub(crate) fn on_sent(&mut self, packet: SentPacket) {
         if packet.ack_eliciting {
             self.last_eliciting_at = packet.sent_at;
-            self.eliciting_in_flight += 1;
         }
-        if packet.in_flight {
-            self.in_flight += Bytes::new(packet.size.into());
-        }
-        self.sent.push_back((self.next_pn, Some(packet)));
-        self.next_pn = self.next_pn.next();
+        self.flight.push(packet);
     }
 
     /// A packet leaves whose fate nobody asks for: an acknowledgement.
     pub(crate) fn on_untracked_sent(&mut self) {
-        self.next_pn = self.next_pn.next();
-    }
-
-    /// The number of the oldest packet that is not settled.
-    fn base(&self) -> PacketNumber {
-        self.sent.front().map_or(self.next_pn, |(pn, _)| *pn)
+        self.flight.skip();
     }
 
     /// Settles what `ack` acknowledges; each packet is handed to `settle` once.
@@ -243,63 +119,25 @@ impl Recovery {
         ack: &AckFrame,
         mut settle: impl FnMut(Settled),
     ) -> Result<(), Violation> {
-        if ack.largest() >= self.next_pn {
+        if ack.largest() >= self.next_pn() {
             return Err(Violation::AckedUnsent);
         }
         self.reordering.on_answer(now, self.largest_acked);
         self.largest_acked = self.largest_acked.max(Some(ack.largest()));
-        let mut fresh: Vec<std::ops::Range<u64>> = Vec::new();
         for range in ack.ranges.iter().rev() {
             self.settle_late(now, range, &mut settle);
-            let clipped = (*range.start()).max(self.base().0)..range.end() + 1;
-            fresh.extend(self.acked.gaps(clipped));
         }
-        for range in fresh {
-            let mut index = self.sent.partition_point(|(pn, _)| pn.0 < range.start);
-            while let Some((pn, slot)) = self.sent.get_mut(index)
-                && pn.0 < range.end
-            {
-                let pn = *pn;
-                index += 1;
-                #[cfg(test)]
-                {
-                    self.looked_at += 1;
-                }
-                if let Some(packet) = slot.take() {
-                    self.forget(pn, &packet);
-                    self.reordering.on_settled(now, pn, packet.sent_at);
-                    settle(Settled {
-                        pn,
-                        packet,
-                        was_lost: false,
-                    });
-                }
-            }
-            self.acked.insert(range);
-        }
-        self.trim();
-        if self.acked.len() > self.most_settled() {
-            self.acked = self.settled();
-        }
+        let reordering = &mut self.reordering;
+        self.flight
+            .acknowledge(ack.ranges.iter().rev(), |pn, packet| {
+                reordering.on_settled(now, pn, packet.sent_at);
+                settle(Settled {
+                    pn,
+                    packet,
+                    was_lost: false,
+                });
+            });
         Ok(())
-    }
-
-    /// How many ranges and places of settled packets may stand among those that wait, which the
-    /// peer may choose.
-    fn most_settled(&self) -> usize {
-        MAX_REMEMBERED.max(2 * self.eliciting_in_flight)
-    }
-
-    /// All numbers but those of packets that wait: in no more ranges than these are, and one.
-    fn settled(&self) -> RangeSet {
-        let mut settled = RangeSet::default();
-        let mut from = self.base().0;
-        for (pn, _) in self.sent.iter().filter(|(_, slot)| slot.is_some()) {
-            settled.insert(from..pn.0);
-            from = pn.0 + 1;
-        }
-        settled.insert(from..self.next_pn.0);
-        settled
     }
 
     fn settle_late(
@@ -339,9 +177,8 @@ impl Recovery {
         let reordering = self.reordering.longest(now);
         let most = rtt.smoothed() + rtt.pto_base();
         let delay = delay.max(reordering.map_or(Duration::ZERO, |longest| longest.min(most)));
-        let end = self.sent.partition_point(|(pn, _)| *pn <= largest);
-        for index in 0..end {
-            let (pn, Some(packet)) = &self.sent[index] else {
+        for place in 0..self.flight.places_to(largest) {
+            let Some((pn, packet)) = self.flight.at(place) else {
                 continue;
             };
             let by_number = reordering.is_none() && pn.0 + PACKET_THRESHOLD <= largest.0;
@@ -349,27 +186,24 @@ impl Recovery {
                 self.loss_at = Some(packet.sent_at + delay);
                 break;
             }
-            self.lose(index, out);
+            self.lose(place, out);
         }
-        self.trim();
+        self.flight.trim();
     }
 
     /// Declares everything in flight lost, in the order it was sent, and appends it to `out`.
     pub(crate) fn lose_all(&mut self, out: &mut Vec<Settled>) {
-        for index in 0..self.sent.len() {
-            self.lose(index, out);
+        for place in 0..self.flight.places() {
+            self.lose(place, out);
         }
         self.loss_at = None;
-        self.trim();
+        self.flight.trim();
     }
 
-    fn lose(&mut self, index: usize, out: &mut Vec<Settled>) {
-        let (pn, slot) = &mut self.sent[index];
-        let pn = *pn;
-        let Some(packet) = slot.take() else {
+    fn lose(&mut self, place: usize, out: &mut Vec<Settled>) {
+        let Some((pn, packet)) = self.flight.take(place) else {
             return;
         };
-        self.forget(pn, &packet);
         if !packet.in_flight {
             return;
         }
@@ -384,37 +218,6 @@ impl Recovery {
         });
     }
 
-    fn forget(&mut self, pn: PacketNumber, packet: &SentPacket) {
-        if packet.in_flight {
-            let size = Bytes::new(packet.size.into());
-            self.in_flight -= size;
-            if pn < self.repeated.0 {
-                self.repeated.1 -= size;
-            }
-        }
-        if packet.ack_eliciting {
-            self.eliciting_in_flight -= 1;
-        }
-    }
-
-    fn trim(&mut self) {
-        while let Some((_, None)) = self.sent.front() {
-            self.sent.pop_front();
-        }
-        // One that is never settled must not keep the places of all behind it: whether it is lost
-        // may be the peer's to show.
-        if self.sent.len() > self.eliciting_in_flight + self.most_settled() {
-            self.sent.retain(|(_, slot)| slot.is_some());
-        }
-        self.acked.remove(0..self.base().0);
-        if self.sent.is_empty() {
-            // Each was counted once, and settled once: less would let out more than the window,
-            // and more would never be let out.
-            let left = (self.in_flight, self.eliciting_in_flight);
-            assert!(left == (Bytes::ZERO, 0), "nothing is on its way");
-        }
-    }
-
     /// When a packet will count as lost by time.
     pub(crate) const fn loss_at(&self) -> Option<Instant> {
         self.loss_at
@@ -427,7 +230,7 @@ impl Recovery {
         peer_ack_delay: Duration,
         probes: u32,
     ) -> Option<Instant> {
-        if self.eliciting_in_flight == 0 {
+        if !self.has_eliciting_in_flight() {
             return None;
         }
         let base = (rtt.pto_base() + peer_ack_delay).max(MIN_PTO);
@@ -437,7 +240,7 @@ impl Recovery {
 
     /// When the oldest of what the peer should answer left.
     pub(crate) fn unanswered_since(&self) -> Option<Instant> {
-        let mut sent = self.sent.iter().filter_map(|(_, slot)| slot.as_ref());
+        let mut sent = self.flight.iter();
         let oldest = sent.find(|packet| packet.in_flight && packet.ack_eliciting);
         oldest.map(|packet| packet.sent_at)
     }
@@ -448,38 +251,21 @@ impl Recovery {
 
     /// Packets in flight, oldest first, for repeating their contents elsewhere.
     pub(crate) fn in_flight_mut(&mut self) -> impl Iterator<Item = &mut SentPacket> {
-        let packets = self.sent.iter_mut().filter_map(|(_, slot)| slot.as_mut());
-        packets.filter(|packet| packet.in_flight)
+        self.flight.iter_mut().filter(|packet| packet.in_flight)
     }
 
-    /// The same from the first on that has not been repeated, and what is in flight before it. A
-    /// path that brings nothing has all it holds repeated, a few at a time, and those before are
-    /// not looked at again for each few, nor for each answer of a peer that acknowledges in crumbs.
+    /// The same from the first on that has not been repeated, and what is in flight before it.
     pub(crate) fn unrepeated_mut(&mut self) -> (Bytes, impl Iterator<Item = &mut SentPacket>) {
-        let (end, before) = &mut self.repeated;
-        let mut place = self.sent.partition_point(|(pn, _)| pn < end);
-        while let Some((pn, slot)) = self.sent.get(place) {
-            #[cfg(test)]
-            {
-                self.looked_at += 1;
-            }
-            match slot {
-                Some(packet) if packet.in_flight && !packet.reinjected => break,
-                Some(packet) if packet.in_flight => *before += Bytes::new(packet.size.into()),
-                _ => {}
-            }
-            *end = pn.next();
-            place += 1;
-        }
-        let rest = self.sent.range_mut(place..);
-        let packets = rest.filter_map(|(_, slot)| slot.as_mut());
-        (*before, packets.filter(|packet| packet.in_flight))
+        let (before, rest) = self.flight.unrepeated_mut();
+        (before, rest.filter(|packet| packet.in_flight))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::delivery::SentState;
+    use crate::id::PathId;
 
     fn packet(at_ms: u64) -> SentPacket {
         SentPacket {
@@ -515,34 +301,6 @@ mod tests {
         });
         assert_eq!(result, Ok(()));
         settled
-    }
-
-    #[test]
-    fn data_that_stands_together_is_joined_and_nothing_else() {
-        let data = |id: u64, offset, len, fin| SentFrame::Stream {
-            id: StreamId(id),
-            offset,
-            len,
-            fin,
-        };
-        let first = data(4, 100, 50, false);
-        assert_eq!(
-            first.joined(data(4, 150, 7, true)),
-            Some(data(4, 100, 57, true))
-        );
-        for other in [
-            data(4, 151, 7, false),
-            data(4, 100, 50, false),
-            data(8, 150, 7, false),
-            SentFrame::Ping,
-        ] {
-            assert_eq!(first.joined(other), None);
-        }
-        assert_eq!(data(4, 100, 50, true).joined(data(4, 150, 0, true)), None);
-        assert_eq!(
-            data(4, 0, u32::MAX, false).joined(data(4, u32::MAX.into(), 1, false)),
-            None
-        );
     }
 
     #[test]
@@ -603,16 +361,16 @@ mod tests {
         let mut recovery = Recovery::new(Instant::EPOCH);
         recovery.on_sent(packet(0));
         (0..100_000).for_each(|_| recovery.on_untracked_sent());
-        assert_eq!(recovery.sent.len(), 1);
+        assert_eq!(recovery.flight.places(), 1);
         for pn in (2..100_000).step_by(2) {
             acked(&mut recovery, 10, &[pn..=pn]);
         }
-        assert!(recovery.acked.len() <= MAX_REMEMBERED);
+        assert!(recovery.flight.acked() <= MAX_REMEMBERED);
         let last = recovery.next_pn().0;
         recovery.on_sent(packet(1));
         assert_eq!(acked(&mut recovery, 10, &[last..=last]), [(last, false)]);
         assert_eq!(acked(&mut recovery, 10, &[0..=0]), [(0, false)]);
-        assert!(recovery.sent.is_empty());
+        assert!(recovery.flight.places() == 0);
     }
 
     /// A hostile peer again: it sheds everything but one packet, which nothing declares lost.
@@ -623,10 +381,10 @@ mod tests {
         for pn in 1..100_000 {
             recovery.on_sent(packet(pn));
             acked(&mut recovery, pn, &[1..=pn]);
-            assert!(recovery.sent.len() <= MAX_REMEMBERED + 1, "{pn}");
+            assert!(recovery.flight.places() <= MAX_REMEMBERED + 1, "{pn}");
         }
         assert_eq!(acked(&mut recovery, 100_000, &[0..=99_999]), [(0, false)]);
-        assert!(recovery.sent.is_empty());
+        assert!(recovery.flight.places() == 0);
     }
 
     #[test]
@@ -642,13 +400,13 @@ mod tests {
                 assert_eq!(acked(&mut recovery, pn, &[pn..=pn]), [(pn, false)]);
             }
         }
-        let before = recovery.looked_at;
+        let before = recovery.flight.looked_at;
         for _ in 0..1_000 {
             assert_eq!(acked(&mut recovery, 100_000, &[1..=FIRST]), []);
         }
-        assert_eq!(recovery.looked_at, before);
-        let most = recovery.eliciting_in_flight + MAX_REMEMBERED;
-        assert!(recovery.acked.len() <= 2 * most && recovery.sent.len() <= 2 * most);
+        assert_eq!(recovery.flight.looked_at, before);
+        let most = recovery.flight.eliciting() + MAX_REMEMBERED;
+        assert!(recovery.flight.acked() <= 2 * most && recovery.flight.places() <= 2 * most);
         let rest = FIRST + 1..FIRST + 4 * MAX_REMEMBERED as u64;
         let odd: Vec<_> = rest
             .filter(|pn| pn % 2 == 1)
@@ -676,7 +434,7 @@ mod tests {
         (0..PACKETS).for_each(|pn| recovery.on_sent(packet(pn)));
         let (_, all) = recovery.unrepeated_mut();
         all.for_each(|packet| packet.reinjected = true);
-        let before = recovery.looked_at;
+        let before = recovery.flight.looked_at;
         for pn in (0..1_000).rev() {
             acked(&mut recovery, PACKETS, &[pn..=pn]);
             acked(&mut recovery, PACKETS, &[pn..=pn]);
@@ -688,7 +446,7 @@ mod tests {
         recovery.on_sent(packet(PACKETS));
         let (repeated, rest) = recovery.unrepeated_mut();
         assert_eq!((repeated, rest.count()), (Bytes::kilo(1_000), 1));
-        let looked_at = recovery.looked_at - before;
+        let looked_at = recovery.flight.looked_at - before;
         assert!(looked_at < 2 * PACKETS as usize, "{looked_at}");
     }
 
@@ -712,14 +470,14 @@ mod tests {
             assert_eq!(rest.count(), all.len().saturating_sub(first + 2));
             Some(())
         };
-        let before = recovery.looked_at;
+        let before = recovery.flight.looked_at;
         for _ in 0..200 {
             repeat_two(&mut recovery);
         }
         // Something repeated arrives after all: those that are left are looked at once more.
         acked(&mut recovery, PACKETS, std::slice::from_ref(&(0..=20)));
         while repeat_two(&mut recovery).is_some() {}
-        let looked_at = recovery.looked_at - before;
+        let looked_at = recovery.flight.looked_at - before;
         assert!(looked_at < 2 * PACKETS as usize, "{looked_at}");
     }
 }
