@@ -38,6 +38,9 @@ const LAST_PAUSE: Duration = Duration::from_secs(5);
 const PULSE: Duration = Duration::from_secs(2);
 /// How often the copy on disk is made anew, where anything has changed.
 const COPY_INTERVAL: Duration = Duration::from_secs(2);
+/// So many times as long as it took to tell what has changed is that not told anew: it takes a walk
+/// over all users, and whoever may write to etcd makes as many changes as it likes.
+const RESTS: u32 = 4;
 /// A clock that differs from etcd's by more is not gone by; `Date` has whole seconds.
 const CLOCK_TOLERANCE_S: i64 = 3;
 
@@ -199,13 +202,16 @@ impl Worker {
         // The members have been gone through once more since they were there.
         let mut is_again = false;
         loop {
-            let before = self.times_served;
+            let (before, since) = (self.times_served, Instant::now());
             let trouble = match self.serve().await {
                 Ok(()) => return,
                 Err(trouble) => trouble,
             };
             is_again &= self.times_served == before;
-            let was_there = self.has_served && self.news.borrow().away.is_none();
+            // One that ends each watch as soon as it has begun is not gone for another.
+            let was_there = self.has_served
+                && self.news.borrow().away.is_none()
+                && since.elapsed() >= FIRST_PAUSE;
             if was_there && !is_again && matches!(trouble, Trouble::Etcd(EtcdError::Away(_))) {
                 // Another member may be: newcomers wait that long, and are told nothing.
                 tracing::debug!("looking for another member of etcd: {trouble}");
@@ -332,6 +338,8 @@ impl Worker {
         // Whoever waits for more has asked before this, and does not ask again.
         self.lend_where_needed().await?;
         let (mut pulse_at, mut copy_at) = (Instant::now() + PULSE, Instant::now());
+        // When what has changed is told, and before when not.
+        let (mut tell_at, mut rested_at) = (None, Instant::now());
         loop {
             if generation != self.etcd.generation() {
                 watch = self.etcd.watch(&prefix, self.records.revision + 1).await?;
@@ -340,7 +348,12 @@ impl Worker {
             tokio::select! {
                 changed = watch.next() => {
                     self.follow(changed?);
+                    tell_at.get_or_insert(rested_at);
+                }
+                () = sleep_until(tell_at.unwrap_or(pulse_at)), if tell_at.is_some() => {
+                    let since = Instant::now();
                     self.publish(false);
+                    (tell_at, rested_at) = (None, Instant::now() + since.elapsed() * RESTS);
                 }
                 order = self.orders.recv() => match order {
                     Some(Order::Close) | None => {
