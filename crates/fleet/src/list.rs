@@ -85,8 +85,8 @@ impl RelayList {
     /// Signs a list.
     ///
     /// # Errors
-    /// Too many relays, two of one name or key, a relay's fields are not within their limits, or all
-    /// together is too long.
+    /// Too many relays, two of one name or key, a relay's fields are not within their limits, or
+    /// all together is too long.
     pub fn sign(fleet: &Identity, epoch: u64, entries: Vec<ListEntry>) -> Result<Self, ListError> {
         let mut list = Self {
             fleet: fleet.public_key(),

@@ -196,7 +196,7 @@ mod tests {
         let stranger = packet(1 << 31, 0);
         let since = Instant::now();
         for n in 0..10_000 {
-            all.on_packet((host(1 << 20 | n % 100), PORT), place(2, 0), &stranger);
+            all.on_packet((host((1 << 20) + n % 100), PORT), place(2, 0), &stranger);
         }
         since.elapsed()
     }

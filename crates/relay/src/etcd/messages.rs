@@ -13,8 +13,8 @@ use super::{EtcdError, MAX_OPERATIONS, PAGE};
 
 /// The most bytes of all that is kept in etcd: a hundred thousand values are less.
 pub(crate) const MAX_KEPT: usize = 64 << 20;
-/// The most changes in one message of a watch: etcd tells of 1,000 revisions at a time, each of up to
-/// 128 (`--max-txn-ops`).
+/// The most changes in one message of a watch: etcd tells of 1,000 revisions at a time, each of up
+/// to 128 (`--max-txn-ops`).
 pub(super) const MAX_EVENTS: usize = 128_000;
 
 /// A key with its value.

@@ -38,9 +38,6 @@ const LAST_PAUSE: Duration = Duration::from_secs(5);
 const PULSE: Duration = Duration::from_secs(2);
 /// How often the copy on disk is made anew, where anything has changed.
 const COPY_INTERVAL: Duration = Duration::from_secs(2);
-/// So many times as long as it took to tell what has changed is that not told anew: it takes a walk
-/// over all users, and whoever may write to etcd makes as many changes as it likes.
-const RESTS: u32 = 4;
 /// A clock that differs from etcd's by more is not gone by; `Date` has whole seconds.
 const CLOCK_TOLERANCE_S: i64 = 3;
 
@@ -351,9 +348,7 @@ impl Worker {
                     tell_at.get_or_insert(rested_at);
                 }
                 () = sleep_until(tell_at.unwrap_or(pulse_at)), if tell_at.is_some() => {
-                    let since = Instant::now();
-                    self.publish(false);
-                    (tell_at, rested_at) = (None, Instant::now() + since.elapsed() * RESTS);
+                    (tell_at, rested_at) = (None, self.tell_changes());
                 }
                 order = self.orders.recv() => match order {
                     Some(Order::Close) | None => {

@@ -19,7 +19,7 @@ use crate::settings::Families;
 /// repetition.
 const RESCUE_MARGIN: Duration = Duration::from_millis(60);
 /// Associations that peers have begun and nobody has taken yet. Anybody may begin some, each takes
-/// memory of the stack's, and whoever listens may be busy; who comes then asks again a second later.
+/// memory of the stack's, and whoever listens may be busy; who comes then asks again after a while.
 const UNTAKEN_MAX: u32 = 128;
 
 impl Stack {

@@ -1,5 +1,5 @@
-//! What the log tells its reader only so often a minute: a client, or a stranger, can bring it about
-//! as often as it likes, and would fill the disk.
+//! What the log tells its reader only so often a minute: a client, or a stranger, can bring it
+//! about as often as it likes, and would fill the disk.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};

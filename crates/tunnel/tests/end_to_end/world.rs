@@ -146,7 +146,7 @@ impl RunningRelay {
                                 tokio::time::pause();
                                 tokio::time::advance(span).await;
                                 tokio::time::resume();
-                                drop(reply.send(()));
+                                let _ = reply.send(());
                             }
                         }
                     }
