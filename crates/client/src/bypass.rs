@@ -10,7 +10,7 @@ use std::rc::Rc;
 
 use std::time::Instant;
 use tabane_base::Duration;
-use tabane_tunnel::{OpenError, Status, Target};
+use tabane_tunnel::{OpenError, Seldom, Status, Target};
 
 /// No refusal for so long, and the limit is no longer in the way.
 const SPELL: Duration = Duration::from_secs(60);
@@ -24,6 +24,17 @@ struct Inner {
     connections: Cell<u64>,
     flows: Cell<u64>,
     limit: RefCell<Option<Limit>>,
+    refusals: Refusals,
+}
+
+/// What is said of single connections. A host of the LAN, or a page, begins as many as it likes.
+#[derive(Debug)]
+struct Refusals(Seldom);
+
+impl Default for Refusals {
+    fn default() -> Self {
+        Self(Seldom::of(60, "connections go without the relay, or fail"))
+    }
 }
 
 /// A limit that is in the way, in its own words.
@@ -37,7 +48,9 @@ impl Bypass {
     /// Programs notice nothing; where the user can do something it is worth a line.
     pub fn report(&self, target: &Target, why: &OpenError) {
         if !is_limit(why) {
-            tracing::info!("{target}: {why}; it goes without the relay");
+            if self.is_worth_a_line() {
+                tracing::info!("{target}: {why}; it goes without the relay");
+            }
             return;
         }
         if self.meet(why.to_string(), Instant::now()) {
@@ -46,6 +59,11 @@ impl Bypass {
                  lasts (`tabane status` counts it)"
             );
         }
+    }
+
+    /// Whether the log is to have one more line about a single connection.
+    pub(crate) fn is_worth_a_line(&self) -> bool {
+        self.0.refusals.0.is_due()
     }
 
     /// The same of a connection of the host at `source`, which has its part of the session.
@@ -128,6 +146,13 @@ mod tests {
         assert_eq!(bypass.limit_at(start + SPELL).as_deref(), Some("used up"));
         assert_eq!(bypass.limit_at(start + SPELL * 2), None);
         assert!(meet("used up", SPELL * 2));
+    }
+
+    #[test]
+    fn hosts_that_connect_in_vain_without_end_fill_no_log() {
+        let bypass = Bypass::default();
+        let told = (0..1_000).filter(|_| bypass.clone().is_worth_a_line());
+        assert_eq!(told.count(), 60);
     }
 
     #[test]

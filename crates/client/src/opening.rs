@@ -120,7 +120,9 @@ pub(crate) async fn connect_plainly(far_ends: &FarEnds, route: &Route) -> Result
     let dest = route.plain.ok_or(Refusal::NetworkUnreachable)?;
     let metered = far_ends.plain_way(dest, route.label.as_ref()).await;
     let metered = metered.map_err(|error| {
-        tracing::warn!("{dest}: {error}");
+        if far_ends.bypass().is_worth_a_line() {
+            tracing::warn!("{dest}: {error}");
+        }
         Refusal::NetworkUnreachable
     })?;
     let connected = plain::connect(dest, metered).await;

@@ -135,7 +135,7 @@ impl CloseReason {
         match code {
             1 | 12 => Self::HandshakeFailed(format!(
                 "refused before the relay's key was proved: {}",
-                printable(text)
+                one_line(text)
             )),
             _ => Self::from_wire(code, text),
         }
@@ -143,7 +143,7 @@ impl CloseReason {
 
     /// What a peer's CLOSE frame means to us.
     pub(crate) fn from_wire(code: u64, text: &str) -> Self {
-        let text = printable(text);
+        let text = one_line(text);
         match code {
             0 => Self::Finished,
             1 => Self::Unauthorised,
@@ -159,8 +159,10 @@ impl CloseReason {
     }
 }
 
-/// A stranger's text for somebody's terminal: one line of it, without control characters.
-fn printable(text: &str) -> String {
+/// A stranger's text for somebody's terminal or log: one line of it, of at most 200 characters,
+/// without control characters.
+#[must_use]
+pub fn one_line(text: &str) -> String {
     text.chars()
         .map(|c| if c.is_control() { ' ' } else { c })
         .take(MAX_TEXT)

@@ -63,7 +63,7 @@ mod turns;
 mod wire;
 
 pub use class::{ClassId, ClassRule, MAX_CLASSES};
-pub use close::{CloseReason, PathDownReason};
+pub use close::{CloseReason, PathDownReason, one_line};
 pub use config::{ConfigError, RetryPolicy, ServerConfig, SessionConfig};
 pub use congestion::Kind as ControllerKind;
 pub use datagrams::{Datagram, DatagramError, DatagramOrder, FlowId, datagram_memory};

@@ -59,6 +59,12 @@ pub enum ListError {
     /// It says that it is another fleet's.
     #[error("the list of relays is another fleet's, of key {0}")]
     OtherFleet(PublicKey),
+    /// It has more bytes than anybody reads.
+    #[error(
+        "the list of relays would have more than {MAX_LIST} bytes, which nobody reads: have relays \
+         announce fewer or shorter addresses (`tabane relay --public`)"
+    )]
+    TooLarge,
     /// The fleet's key did not sign it.
     #[error("the list of relays is not signed by the fleet's key")]
     Unsigned,
@@ -79,7 +85,8 @@ impl RelayList {
     /// Signs a list.
     ///
     /// # Errors
-    /// Too many relays, two of one name or key, or a relay's fields are not within their limits.
+    /// Too many relays, two of one name or key, a relay's fields are not within their limits, or
+    /// all together is too long.
     pub fn sign(fleet: &Identity, epoch: u64, entries: Vec<ListEntry>) -> Result<Self, ListError> {
         let mut list = Self {
             fleet: fleet.public_key(),
@@ -89,7 +96,10 @@ impl RelayList {
         };
         list.check()?;
         list.signature = fleet.sign(&list.signed());
-        Ok(list)
+        match list.emit().len() {
+            ..=MAX_LIST => Ok(list),
+            _ => Err(ListError::TooLarge),
+        }
     }
 
     /// Reads a list of the fleet whose key is `fleet`.

@@ -18,8 +18,9 @@ mod watch;
 
 use std::cell::{Cell, RefCell};
 
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::{Value, json};
+use tabane_core::one_line;
 use thiserror::Error;
 use tokio::sync::Mutex;
 
@@ -29,12 +30,14 @@ pub(crate) use watch::{Changed, Watch};
 
 use connection::Connection;
 use messages::{
-    Authenticated, Fault, Leased, Looked, LookedAt, Range, Results, Settled, Told, encode,
-    range_end,
+    Authenticated, Fault, Leased, Looked, LookedAt, Pages, Range, Results, Settled, Told, Version,
+    encode, range_end,
 };
 
 /// Entries asked for at a time: with values of a few hundred bytes, some 100 kB.
 const PAGE: usize = 500;
+/// Bytes of an error that are looked at.
+const MAX_FAULT: usize = 16 * 1024;
 /// Operations of one change: etcd takes 128 (`--max-txn-ops`).
 pub(crate) const MAX_OPERATIONS: usize = 120;
 
@@ -113,14 +116,18 @@ impl Etcd {
 
     /// The cluster's version, where it is one that this works with.
     pub(crate) async fn check_version(&self) -> Result<String, EtcdError> {
-        let answer: Value = self.ask("/version", None).await?;
-        let version = answer["etcdserver"].as_str().unwrap_or_default();
+        let Version {
+            etcdserver: version,
+        } = self.ask("/version", None).await?;
         let mut parts = version.split('.').map(|part| part.parse::<u32>());
         match (parts.next(), parts.next()) {
             (Some(Ok(major)), Some(Ok(minor))) if (major, minor) >= (3, 4) => {
-                Ok(version.to_owned())
+                Ok(one_line(&version))
             }
-            _ => Err(EtcdError::Version(format!("etcd's version is '{version}'"))),
+            _ => {
+                let version = one_line(&version);
+                Err(EtcdError::Version(format!("etcd's version is '{version}'")))
+            }
         }
     }
 
@@ -128,7 +135,7 @@ impl Etcd {
     pub(crate) async fn list(&self, prefix: &str) -> Result<Snapshot, EtcdError> {
         let end = range_end(prefix);
         let mut from = prefix.as_bytes().to_vec();
-        let (mut entries, mut revision) = (Vec::new(), 0);
+        let (mut pages, mut revision) = (Pages::default(), 0);
         loop {
             let question = json!({
                 "key": encode(&from),
@@ -138,12 +145,13 @@ impl Etcd {
             });
             let page: Range = self.ask("/v3/kv/range", Some(question)).await?;
             revision = page.header.revision.0;
-            match page.read(&from, &mut entries)? {
+            match pages.add(page, &from)? {
                 Some(next) => from = next,
                 None => break,
             }
         }
-        entries.sort_by_key(|entry: &Entry| entry.created_at);
+        let mut entries = pages.entries;
+        entries.sort_by_key(|entry| entry.created_at);
         Ok(Snapshot { entries, revision })
     }
 
@@ -208,7 +216,7 @@ impl Etcd {
     /// Ends a lease, and takes away what is there by it.
     pub(crate) async fn revoke(&self, lease: i64) -> Result<(), EtcdError> {
         let question = json!({ "ID": lease.to_string() });
-        let _: Value = self.ask("/v3/lease/revoke", Some(question)).await?;
+        let _: IgnoredAny = self.ask("/v3/lease/revoke", Some(question)).await?;
         Ok(())
     }
 
@@ -352,15 +360,18 @@ impl Etcd {
     }
 
     fn understand<T: DeserializeOwned>(&self, body: &[u8]) -> Result<T, EtcdError> {
-        serde_json::from_slice(body).map_err(|error| EtcdError::Answer(error.to_string()))
+        serde_json::from_slice(body)
+            .map_err(|error| EtcdError::Answer(one_line(&error.to_string())))
     }
 
     /// What an answer means that is an error.
     fn fault(&self, body: &[u8]) -> EtcdError {
+        // What may be one of several forms is read as a whole first.
+        let body = &body[..body.len().min(MAX_FAULT)];
         match serde_json::from_slice::<Fault>(body) {
             Ok(fault) => fault.into(),
             Err(_) => {
-                let text: String = String::from_utf8_lossy(body).chars().take(100).collect();
+                let text = one_line(&String::from_utf8_lossy(body));
                 match text.contains("404") {
                     true => EtcdError::Version(format!("etcd says '{}'", text.trim())),
                     false => EtcdError::Answer(text.trim().to_owned()),
@@ -373,6 +384,7 @@ impl Etcd {
 impl From<Fault> for EtcdError {
     fn from(fault: Fault) -> Self {
         let Told { code, message } = fault.told();
+        let message = one_line(&message);
         match code {
             // Codes of gRPC: resource exhausted, out of range, permission denied and
             // unauthenticated, invalid argument, deadline exceeded and unavailable.

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use anyhow::Result;
 use tabane_base::Bytes;
 use tabane_core::CloseReason;
-use tabane_tunnel::{Admission, Applicant, RelayMonitor, User};
+use tabane_tunnel::{Admission, Applicant, RelayMonitor, Seldom, User};
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep_until};
 
@@ -112,7 +112,10 @@ impl Gatekeeper {
                 Door::Open(user) => self.admit(user.clone()),
             },
             AccessAnswer::RefusedFull => {
-                tracing::error!(client = %key, "the list of clients is full");
+                static TOLD: Seldom = Seldom::of(1, "");
+                if TOLD.is_due() {
+                    tracing::error!(client = %key, "the list of clients is full");
+                }
                 Admission::Refuse(CloseReason::Overloaded)
             }
         };

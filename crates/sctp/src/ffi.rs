@@ -48,6 +48,7 @@ pub(crate) const SCTP_RECVRCVINFO: c_int = 0x1f;
 /// Not in the header; the kernel that the library comes from has it (`sctp_uio.h`).
 pub(crate) const SCTP_PEER_ADDR_THLDS: c_int = 0x23;
 pub(crate) const SCTP_STATUS: c_int = 0x100;
+pub(crate) const SCTP_GET_ASSOC_NUMBER: c_int = 0x104;
 pub(crate) const SCTP_GET_PEER_ADDR_INFO: c_int = 0x101;
 pub(crate) const SCTP_SS_FIRST_COME: u32 = 5;
 

@@ -70,7 +70,7 @@ pub use relay::{
     ExitAddressError, ExitConfig, ExitSnapshot, ExposureSnapshot, FleetList, FleetLoads,
     GrantError, Grants, GroupName, GuestSnapshot, HostGrant, Inheritance, InheritedGroup,
     InheritedPool, PacketsSnapshot, Parting, PoolPlace, PortGrant, Relay, RelayConfig, RelayError,
-    RelayLimits, RelayMonitor, RelaySnapshot, RouteGrant, RouteSnapshot, RuleError, User,
+    RelayLimits, RelayMonitor, RelaySnapshot, RouteGrant, RouteSnapshot, RuleError, Seldom, User,
     UserLimits, UserUsage, WebDoor, fuzz_asked_name,
 };
 pub use request::{Measure, PortClaim, Request, RequestError, Status, Transport};

@@ -96,6 +96,7 @@ pub use listening::{Inheritance, InheritedGroup};
 pub use monitor::{GuestSnapshot, RelayMonitor, RelaySnapshot};
 pub use pool::PoolPlace;
 pub use rules::{DestinationRule, Destinations, RuleError};
+pub use seldom::Seldom;
 pub use sites::RouteSnapshot;
 pub use user::{User, UserLimits, UserUsage};
 pub use web_door::WebDoor;
@@ -179,11 +180,24 @@ struct Shared {
     fleet_loads: Option<FleetLoads>,
     front_doors: Arc<FrontDoors>,
     sites: Arc<Sites>,
+    /// How often the log tells of sessions of nobody's, and of who was refused.
+    lines: Seldom,
+    refusals: Seldom,
 }
+
+/// Lines about who was refused, in a minute.
+const REFUSALS: u32 = 60;
+/// Lines about sessions that are no user's.
+const LINES: u32 = 600;
 
 impl Shared {
     fn groups(&self) -> MutexGuard<'_, Vec<Group>> {
         self.groups.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the log has room for one more line about sessions of this user's.
+    fn is_worth_a_line(&self, user: Option<&User>) -> bool {
+        user.map_or(&self.lines, User::lines).is_due()
     }
 }
 
@@ -231,6 +245,8 @@ impl Relay {
             fleet_loads: config.fleet_loads,
             front_doors: FrontDoors::new(config.listen[0].ip(), own_ports),
             sites: Arc::default(),
+            lines: Seldom::of(LINES, "sessions of no user's come and go"),
+            refusals: Seldom::of(REFUSALS, "clients are refused"),
         });
         let endpoint = EndpointParts {
             identity: config.identity,

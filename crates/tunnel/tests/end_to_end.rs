@@ -11,6 +11,7 @@ mod end_to_end {
     mod carriers;
     mod endings;
     mod far;
+    mod log;
     mod measuring;
     mod monitor;
     mod packets;

@@ -22,7 +22,7 @@ use super::filter::{LAN, RELEASED};
 use crate::associations::{Answer, Beginning, Deliver, Stranger};
 use crate::dispatcher::{ACCEPT_PAUSE, Dispatcher};
 use crate::lan_hosts::{Holder, Part};
-use tabane_tunnel::{Headcount, OWN_MARK};
+use tabane_tunnel::{Headcount, OWN_MARK, Seldom};
 
 const MAX_DATAGRAM: usize = 65_535;
 /// Addresses that a socket hears of without having asked, which are remembered with a socket each.
@@ -174,7 +174,10 @@ fn deliver(
 ) -> Deliver {
     let impostor = sockets.impostor(dest);
     if let Err(error) = &impostor {
-        tracing::warn!(%error, %dest, "cannot answer the LAN");
+        static TOLD: Seldom = Seldom::of(1, "");
+        if TOLD.is_due() {
+            tracing::warn!(%error, %dest, "cannot answer the LAN");
+        }
     }
     Box::new(move |answer| match answer {
         Answer::Datagram(payload) => {

@@ -13,7 +13,7 @@ use std::time::Duration;
 use anyhow::Context;
 use tabane_linux::Egress;
 use tabane_linux::threads::lookup_host;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
 use crate::plain::{PlainWay, connect_tcp};
@@ -158,13 +158,7 @@ impl Probe {
         );
         let mut stream = connect_tcp(address, &PlainWay::Over(egress.clone())).await?;
         stream.write_all(question.as_bytes()).await?;
-        let mut head = Vec::new();
-        while !head.windows(4).any(|end| end == b"\r\n\r\n") && head.len() < MAX_HEAD_BYTES {
-            if stream.read_buf(&mut head).await? == 0 {
-                break;
-            }
-        }
-        Ok(head)
+        read_head(&mut stream).await
     }
 
     /// What the head of an answer means.
@@ -208,6 +202,20 @@ impl Probe {
     }
 }
 
+/// What comes until the head ends, or is longer than any. Each byte is looked at with those before
+/// it and never again, however small the pieces.
+async fn read_head(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Vec<u8>> {
+    const END: &[u8] = b"\r\n\r\n";
+    let mut head = Vec::new();
+    loop {
+        let before = head.len().saturating_sub(END.len() - 1);
+        let is_over = stream.read_buf(&mut head).await? == 0 || head.len() >= MAX_HEAD_BYTES;
+        if is_over || head[before..].windows(END.len()).any(|end| end == END) {
+            return Ok(head);
+        }
+    }
+}
+
 /// Judges the head of an answer, for fuzzing.
 ///
 /// # Panics
@@ -226,6 +234,26 @@ mod tests {
 
     fn probe() -> Probe {
         "http://check.test/generate_204".parse().expect("sound")
+    }
+
+    #[tokio::test]
+    async fn a_head_ends_where_it_ends_however_it_comes() {
+        let answer = b"HTTP/1.1 204 No Content\r\nX: y\r\n\r\nbody";
+        for piece in [1, 3, 64] {
+            let (mut portal, mut asked) = tokio::io::duplex(piece);
+            let says = portal.write_all(answer);
+            let hears = async {
+                let head = read_head(&mut asked).await;
+                drop(asked);
+                head.unwrap()
+            };
+            let (_, head) = tokio::join!(says, hears);
+            assert_eq!(probe().judge(&head), Finding::Open, "in pieces of {piece}");
+            assert!(
+                head.len() < answer.len() - 4 + piece,
+                "in pieces of {piece}"
+            );
+        }
     }
 
     fn portal(page: &str) -> Finding {

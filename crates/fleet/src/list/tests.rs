@@ -38,6 +38,25 @@ fn what_is_signed_is_read_again() {
     assert_eq!(many.of_key(entry(1).certificate.key).unwrap(), &entry(1));
 }
 
+/// Relays say themselves where they are, in as many words as there may be.
+#[test]
+fn what_nobody_would_read_is_not_signed() {
+    let wordy = |n: u16| {
+        let key = PublicKey(std::array::from_fn(|i| n.to_be_bytes()[i % 2]));
+        let host = format!("{}.example.org:443", "x".repeat(240));
+        ListEntry {
+            certificate: Certificate::sign(&fleet(), &format!("relay-{n}"), key, 5).unwrap(),
+            addresses: vec![Destination::parse(&host, None).unwrap(); MAX_ADDRESSES],
+            ..entry(0)
+        }
+    };
+    let entries: Vec<ListEntry> = (0..300).map(wordy).collect();
+    let signed = RelayList::sign(&fleet(), 1, entries[..200].to_vec()).unwrap();
+    assert!(RelayList::parse(&signed.emit(), fleet().public_key()).is_ok());
+    let error = RelayList::sign(&fleet(), 1, entries).unwrap_err();
+    assert_eq!(error, ListError::TooLarge);
+}
+
 #[test]
 fn every_truncation_and_every_changed_bit_is_refused() {
     let bytes = list(9, 3).emit();

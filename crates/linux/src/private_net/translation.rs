@@ -48,6 +48,8 @@ struct Flow {
     sequence: u32,
     program_has_ended: bool,
     we_have_ended: bool,
+    /// It stands among those that have ended.
+    is_noted: bool,
 }
 
 /// What becomes of a segment.
@@ -127,6 +129,7 @@ impl Translation {
                     sequence,
                     program_has_ended: false,
                     we_have_ended: false,
+                    is_noted: false,
                 };
                 self.flows.insert(index, flow);
                 index
@@ -176,7 +179,9 @@ impl Translation {
                 flow.program_has_ended = true;
                 flow.we_have_ended = true;
             }
-            if flow.program_has_ended && flow.we_have_ended {
+            let is_over = flow.program_has_ended && flow.we_have_ended;
+            // Whoever repeats its farewell says nothing new.
+            if is_over && !std::mem::replace(&mut flow.is_noted, true) {
                 self.ended.push_back((index, now));
             }
         }
@@ -314,8 +319,12 @@ mod tests {
             bench.see(key, ACK, 71),
             Verdict::Forward { from: other, to }
         );
-        // A reset ends both directions.
-        bench.see((to, other), RST, 1);
+        // A reset ends both directions; who repeats it says nothing new.
+        for _ in 0..1_000 {
+            bench.see((to, other), RST, 1);
+            bench.see(key, RST | ACK, 71);
+        }
+        assert_eq!(bench.table.ended.len(), 1);
         bench.now += FAREWELL;
         bench.table.prune(bench.now);
         assert!(bench.table.flows.is_empty() && bench.table.indices.is_empty());

@@ -21,6 +21,10 @@ pub(super) fn parse(text: &str) -> Option<i64> {
         && (0..24).contains(&hour)
         && (0..60).contains(&minute)
         && (0..61).contains(&second);
+    // Before anything is reckoned: a year may be any number.
+    if !is_sane {
+        return None;
+    }
     // Years begin in March, so that the odd day is the last.
     let (year, month) = if month > 2 {
         (year, month - 3)
@@ -29,7 +33,7 @@ pub(super) fn parse(text: &str) -> Option<i64> {
     };
     let leap_days = year / 4 - year / 100 + year / 400;
     let days = year * 365 + leap_days + (month * 153 + 2) / 5 + day - 1 - 719_468;
-    is_sane.then_some(days * 86_400 + hour * 3_600 + minute * 60 + second)
+    Some(days * 86_400 + hour * 3_600 + minute * 60 + second)
 }
 
 #[cfg(test)]
@@ -44,6 +48,12 @@ mod tests {
             ("Thu, 29 Feb 2024 23:59:59 GMT", Some(1_709_251_199)),
             ("Fri, 01 Mar 2024 00:00:00 GMT", Some(1_709_251_200)),
             ("Thu, 26 Nov 2026 04:47:08 GMT", Some(1_795_668_428)),
+            ("Sun, 06 Nov 9223372036854775807 08:49:37 GMT", None),
+            ("Sun, 06 Nov -9223372036854775808 08:49:37 GMT", None),
+            (
+                "Sun, 9223372036854775807 Nov 1994 9223372036854775807:49:37 GMT",
+                None,
+            ),
             ("Sunday, 06-Nov-94 08:49:37 GMT", None),
             ("Sun, 06 Nov 1994 28:49:37 GMT", None),
             ("", None),

@@ -1,15 +1,21 @@
 //! What the gateway is asked and answers: JSON as protobuf has it, with bytes in base64 and 64-bit
 //! numbers as texts.
 
+use std::fmt;
+
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
+use serde::de::{SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
 
-use super::EtcdError;
+use super::{EtcdError, MAX_OPERATIONS, PAGE};
 
 /// The most bytes of all that is kept in etcd: a hundred thousand values are less.
 pub(crate) const MAX_KEPT: usize = 64 << 20;
+/// The most changes in one message of a watch: etcd tells of 1,000 revisions at a time, each of up
+/// to 128 (`--max-txn-ops`).
+pub(super) const MAX_EVENTS: usize = 128_000;
 
 /// A key with its value.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -89,18 +95,66 @@ pub(super) struct Number(pub(super) i64);
 
 impl<'de> Deserialize<'de> for Number {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let parsed = match Value::deserialize(deserializer)? {
-            Value::String(text) => match text.parse::<u64>() {
-                // A cluster's id has all 64 bits.
-                Ok(number) => Some(number.cast_signed()),
-                Err(_) => text.parse().ok(),
-            },
-            Value::Number(number) => number.as_i64(),
-            _ => None,
-        };
-        let odd = || serde::de::Error::custom("a number that is none");
-        parsed.map(Self).ok_or_else(odd)
+        deserializer.deserialize_any(Self::default())
     }
+}
+
+/// What stands there is not kept: a list of millions is no number either.
+impl Visitor<'_> for Number {
+    type Value = Self;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a number")
+    }
+
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Self, E> {
+        // A cluster's id has all 64 bits.
+        let number = text.parse::<u64>().map(u64::cast_signed);
+        let number = number.or_else(|_| text.parse());
+        number
+            .map(Self)
+            .map_err(|_| E::custom("a number that is none"))
+    }
+
+    fn visit_i64<E>(self, number: i64) -> Result<Self, E> {
+        Ok(Self(number))
+    }
+
+    fn visit_u64<E: serde::de::Error>(self, number: u64) -> Result<Self, E> {
+        let number = i64::try_from(number);
+        number
+            .map(Self)
+            .map_err(|_| E::custom("a number that is none"))
+    }
+}
+
+/// A list of no more than so many: one takes far more memory than the `{}` that asks for it.
+fn at_most<'de, const MOST: usize, T, D>(deserializer: D) -> Result<Vec<T>, D::Error>
+where
+    T: Deserialize<'de>,
+    D: Deserializer<'de>,
+{
+    struct AtMost<const MOST: usize, T>(Vec<T>);
+
+    impl<'de, const MOST: usize, T: Deserialize<'de>> Visitor<'de> for AtMost<MOST, T> {
+        type Value = Vec<T>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "a list of at most {MOST}")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(mut self, mut list: A) -> Result<Vec<T>, A::Error> {
+            while let Some(next) = list.next_element()? {
+                if self.0.len() == MOST {
+                    return Err(serde::de::Error::invalid_length(MOST + 1, &self));
+                }
+                self.0.push(next);
+            }
+            Ok(self.0)
+        }
+    }
+
+    deserializer.deserialize_seq(AtMost::<MOST, T>(Vec::new()))
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -138,7 +192,7 @@ impl KeyValue {
 #[derive(Debug, Deserialize)]
 pub(super) struct Range {
     pub(super) header: Header,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "at_most::<PAGE, _, _>")]
     pub(super) kvs: Vec<KeyValue>,
     #[serde(default)]
     pub(super) more: bool,
@@ -152,31 +206,46 @@ impl Range {
             None => Ok(None),
         }
     }
+}
 
-    /// Adds what the page has that was asked for from a key on; the key from which on the rest is
-    /// to be asked for, where there is any.
+/// What the pages that were read have.
+#[derive(Debug, Default)]
+pub(super) struct Pages {
+    pub(super) entries: Vec<Entry>,
+    /// Their bytes of memory.
+    size: usize,
+}
+
+impl Pages {
+    /// Adds a page that was asked for from a key on; the key from which on the rest is to be asked
+    /// for, where there is any.
     ///
     /// # Errors
     /// It is not what etcd says; or pages lead on and on, which would fill any memory.
-    pub(super) fn read(
-        self,
-        from: &[u8],
-        entries: &mut Vec<Entry>,
-    ) -> Result<Option<Vec<u8>>, EtcdError> {
-        let last = self.kvs.last().filter(|_| self.more);
+    pub(super) fn add(&mut self, page: Range, from: &[u8]) -> Result<Option<Vec<u8>>, EtcdError> {
+        let last = page.kvs.last().filter(|_| page.more);
         let next = last.map(|last| decode(&last.key)).transpose()?;
-        for kv in self.kvs {
-            entries.extend(kv.read()?);
+        for kv in page.kvs {
+            if let Some(entry) = kv.read()? {
+                self.size += entry.size();
+                self.entries.push(entry);
+            }
         }
         let Some(mut next) = next else {
             return Ok(None);
         };
         next.push(0);
-        if next.as_slice() <= from || entries.iter().map(Entry::size).sum::<usize>() > MAX_KEPT {
+        if next.as_slice() <= from || self.size > MAX_KEPT {
             return Err(EtcdError::Answer("pages without an end".to_owned()));
         }
         Ok(Some(next))
     }
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Version {
+    pub(super) etcdserver: String,
 }
 
 #[derive(Debug, Deserialize)]
@@ -190,6 +259,7 @@ pub(super) struct Settled {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Looked {
+    #[serde(deserialize_with = "at_most::<MAX_OPERATIONS, _, _>")]
     pub(super) responses: Vec<LookedAt>,
 }
 
@@ -233,6 +303,7 @@ pub(super) struct Watched {
     pub(super) canceled: bool,
     pub(super) compact_revision: Number,
     pub(super) cancel_reason: String,
+    #[serde(deserialize_with = "at_most::<MAX_EVENTS, _, _>")]
     pub(super) events: Vec<WatchEvent>,
 }
 
@@ -279,16 +350,58 @@ mod tests {
     }
 
     #[test]
+    fn entries_of_nothing_take_no_memory_without_end() {
+        let list = |most: usize| vec!["{}"; most].join(",");
+        let page = |most| {
+            let text = format!("{{\"header\":{{}},\"kvs\":[{}]}}", list(most));
+            serde_json::from_str::<Range>(&text).is_ok()
+        };
+        assert!(page(PAGE) && !page(PAGE + 1));
+        let told = |most| {
+            let text = format!("{{\"result\":{{\"events\":[{}]}}}}", list(most));
+            serde_json::from_str::<Results<Watched>>(&text).is_ok()
+        };
+        assert!(told(MAX_EVENTS) && !told(MAX_EVENTS + 1));
+        let number = |text: &str| serde_json::from_str::<Number>(text).map(|it| it.0).ok();
+        let id = u64::MAX.to_string();
+        assert_eq!(number(&format!("\"{id}\"")), Some(-1));
+        assert_eq!((number("\"-2\""), number("7")), (Some(-2), Some(7)));
+        assert_eq!(
+            (number("[0,0]"), number(&id), number("\"\"")),
+            (None, None, None)
+        );
+    }
+
+    /// What it takes to read so many pages of one entry each.
+    fn taken(pages: usize) -> std::time::Duration {
+        let pages: Vec<Range> = (0..pages).map(|n| page(&[&format!("{n:08}")], 1)).collect();
+        let since = std::time::Instant::now();
+        let (mut read, mut from) = (Pages::default(), Vec::new());
+        for page in pages {
+            from = read.add(page, &from).unwrap().unwrap();
+        }
+        since.elapsed()
+    }
+
+    #[test]
+    fn pages_are_no_square_of_work() {
+        let few = (0..5).map(|_| taken(1_000)).min().unwrap();
+        let many = taken(40_000);
+        println!("{few:?} for 1,000 pages, {many:?} for forty times as many");
+        assert!(many < 1_000 * few.max(std::time::Duration::from_micros(20)));
+    }
+
+    #[test]
     fn pages_that_lead_back_or_never_end_are_not_followed() {
-        let mut entries = Vec::new();
-        let next = page(&["a", "b"], 10).read(b"a", &mut entries).unwrap();
+        let mut read = Pages::default();
+        let next = read.add(page(&["a", "b"], 10), b"a").unwrap();
         assert_eq!(next.as_deref(), Some(&b"b\0"[..]));
-        let again = page(&["a", "b"], 10).read(b"b\0", &mut entries);
+        let again = read.add(page(&["a", "b"], 10), b"b\0");
         assert!(matches!(again, Err(EtcdError::Answer(_))), "{again:?}");
         let (mut pages, mut from) = (0, Vec::new());
         let ended = loop {
             pages += 1;
-            match page(&[&format!("{pages:04}")], 1 << 23).read(&from, &mut entries) {
+            match read.add(page(&[&format!("{pages:04}")], 1 << 23), &from) {
                 Ok(next) => from = next.unwrap(),
                 Err(error) => break error,
             }

@@ -1,7 +1,7 @@
 //! What etcd says, handed to its readers, for fuzzing.
 
 use super::clock;
-use super::messages::{Entry, Fault, MAX_KEPT, Range};
+use super::messages::{Entry, Fault, MAX_KEPT, Pages, Range};
 use super::watch;
 use super::{Changed, EtcdError};
 
@@ -34,12 +34,12 @@ fn page(said: &[u8]) -> Option<Changed> {
     const FROM: &[u8] = b"f/";
     let page: Range = serde_json::from_slice(said).ok()?;
     let revision = page.header.revision.0;
-    let mut entries = Vec::new();
-    if let Some(next) = page.read(FROM, &mut entries).ok()? {
+    let mut pages = Pages::default();
+    if let Some(next) = pages.add(page, FROM).ok()? {
         assert!(next.as_slice() > FROM, "it leads back");
-        assert!(entries.iter().map(Entry::size).sum::<usize>() <= MAX_KEPT);
+        assert!(pages.entries.iter().map(Entry::size).sum::<usize>() <= MAX_KEPT);
     }
-    let entries = entries.into_iter();
+    let entries = pages.entries.into_iter();
     Some(Changed {
         revision,
         entries: entries.map(|it| (it.key.clone(), Some(it))).collect(),

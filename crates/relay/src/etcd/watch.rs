@@ -3,6 +3,7 @@
 use http_body_util::BodyExt;
 use hyper::Response;
 use hyper::body::Incoming;
+use tabane_core::one_line;
 
 use super::EtcdError;
 use super::connection::Connection;
@@ -93,7 +94,7 @@ impl Watch {
 }
 
 pub(super) fn read(line: &[u8]) -> Result<Changed, EtcdError> {
-    let odd = |error: serde_json::Error| EtcdError::Answer(error.to_string());
+    let odd = |error: serde_json::Error| EtcdError::Answer(one_line(&error.to_string()));
     let results: Results<Watched> = serde_json::from_slice(line).map_err(odd)?;
     if let Some(error) = results.error {
         return Err(Fault::Plain(error).into());
@@ -103,7 +104,7 @@ pub(super) fn read(line: &[u8]) -> Result<Changed, EtcdError> {
         return Err(EtcdError::Compacted);
     }
     if watched.canceled {
-        let why = watched.cancel_reason;
+        let why = one_line(&watched.cancel_reason);
         // A user's token is over, or its rights.
         return Err(match why.contains("permission") || why.contains("auth") {
             true => EtcdError::Denied(why),

@@ -16,7 +16,7 @@ use tabane_core::{CloseReason, PublicKey};
 use tabane_fleet::Allotment;
 use tabane_linux::threads;
 use tabane_store::wall_clock::unix_seconds;
-use tabane_tunnel::{FleetList, FleetLoads, RelayMonitor, User, UserLimits};
+use tabane_tunnel::{FleetList, FleetLoads, RelayMonitor, Seldom, User, UserLimits};
 use tokio::sync::oneshot::error::TryRecvError;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, timeout};
@@ -156,7 +156,10 @@ impl FleetKeeper {
         shown: Shown,
     ) -> Result<(Vec<AccessAnswer>, Arc<AccessList>), Unanswered> {
         let unanswered = |why: &str| {
-            tracing::warn!("new clients wait: {why}");
+            static TOLD: Seldom = Seldom::of(10, "new clients wait");
+            if TOLD.is_due() {
+                tracing::warn!("new clients wait: {why}");
+            }
             Unanswered(CloseReason::Unavailable)
         };
         if let Some(why) = &self.news.borrow().away {

@@ -14,8 +14,9 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use tabane_core::PublicKey;
+use tabane_core::{PublicKey, one_line};
 use tabane_fleet::{Account, Allotment, RelayList};
+use tabane_tunnel::Seldom;
 
 use crate::access::{AccessList, ClientEntry, TokenEntry, UserEntry, UserName};
 use crate::etcd::{Change, Entry, MAX_KEPT};
@@ -193,11 +194,14 @@ impl Records {
         }
         let size = self.size - known.map_or(0, Entry::size) + entry.size();
         if size > MAX_KEPT {
-            let most = MAX_KEPT >> 20;
-            tracing::error!(
-                key,
-                "there is more than {most} MB in etcd: this is not followed"
-            );
+            static TOLD: Seldom = Seldom::of(1, "");
+            if TOLD.is_due() {
+                let (key, most) = (one_line(&key), MAX_KEPT >> 20);
+                tracing::error!(
+                    key,
+                    "there is more than {most} MB in etcd: this is not followed"
+                );
+            }
             return;
         }
         self.size = size;
@@ -214,8 +218,12 @@ impl Records {
                 self.good.insert(key.clone(), (entry.clone(), meaning));
             }
             Err(error) => {
-                let why = format!("{error:#}");
-                tracing::error!(key, "a value in etcd is not understood: {why}");
+                let why = one_line(&format!("{error:#}"));
+                static TOLD: Seldom = Seldom::of(60, "values in etcd are not understood");
+                if TOLD.is_due() {
+                    let key = one_line(&key);
+                    tracing::error!(key, "a value in etcd is not understood: {why}");
+                }
                 self.odd.insert(key.clone(), why);
             }
         }

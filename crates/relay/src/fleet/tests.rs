@@ -5,6 +5,7 @@
 mod away;
 mod etcd_in_trouble;
 mod half_written;
+mod hostile_etcd;
 mod lists;
 mod restored;
 mod volumes;

@@ -199,13 +199,16 @@ impl Worker {
         // The members have been gone through once more since they were there.
         let mut is_again = false;
         loop {
-            let before = self.times_served;
+            let (before, since) = (self.times_served, Instant::now());
             let trouble = match self.serve().await {
                 Ok(()) => return,
                 Err(trouble) => trouble,
             };
             is_again &= self.times_served == before;
-            let was_there = self.has_served && self.news.borrow().away.is_none();
+            // One that ends each watch as soon as it has begun is not gone for another.
+            let was_there = self.has_served
+                && self.news.borrow().away.is_none()
+                && since.elapsed() >= FIRST_PAUSE;
             if was_there && !is_again && matches!(trouble, Trouble::Etcd(EtcdError::Away(_))) {
                 // Another member may be: newcomers wait that long, and are told nothing.
                 tracing::debug!("looking for another member of etcd: {trouble}");
@@ -332,6 +335,8 @@ impl Worker {
         // Whoever waits for more has asked before this, and does not ask again.
         self.lend_where_needed().await?;
         let (mut pulse_at, mut copy_at) = (Instant::now() + PULSE, Instant::now());
+        // When what has changed is told, and before when not.
+        let (mut tell_at, mut rested_at) = (None, Instant::now());
         loop {
             if generation != self.etcd.generation() {
                 watch = self.etcd.watch(&prefix, self.records.revision + 1).await?;
@@ -340,7 +345,10 @@ impl Worker {
             tokio::select! {
                 changed = watch.next() => {
                     self.follow(changed?);
-                    self.publish(false);
+                    tell_at.get_or_insert(rested_at);
+                }
+                () = sleep_until(tell_at.unwrap_or(pulse_at)), if tell_at.is_some() => {
+                    (tell_at, rested_at) = (None, self.tell_changes());
                 }
                 order = self.orders.recv() => match order {
                     Some(Order::Close) | None => {

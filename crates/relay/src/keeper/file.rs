@@ -12,7 +12,7 @@ use tabane_core::CloseReason;
 use tabane_linux::DirectoryWatch;
 use tabane_linux::threads::aside;
 use tabane_store::wall_clock::unix_seconds;
-use tabane_tunnel::User;
+use tabane_tunnel::{Seldom, User};
 
 use super::{Shown, Unanswered};
 use crate::access::{AccessAnswer, AccessFile, AccessList, UserEntry, UserName};
@@ -105,7 +105,10 @@ impl FileKeeper {
         match decided.flatten() {
             Ok(decided) => Ok(decided),
             Err(error) => {
-                tracing::error!("new clients are refused: {error:#}");
+                static TOLD: Seldom = Seldom::of(10, "new clients are refused");
+                if TOLD.is_due() {
+                    tracing::error!("new clients are refused: {error:#}");
+                }
                 Err(Unanswered(CloseReason::Overloaded))
             }
         }

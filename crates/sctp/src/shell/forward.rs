@@ -27,6 +27,8 @@ use tabane_uplinks::LinksView;
 
 /// After a connection could not be accepted (no descriptors, say), others wait so long.
 const REST: Duration = Duration::from_millis(200);
+/// How often it is told that associations are turned away.
+const SPELL: Duration = Duration::from_secs(60);
 
 /// What was asked for.
 pub struct Order {
@@ -102,6 +104,7 @@ pub async fn forward<V>(
         driver,
         door,
         bridges: Vec::new(),
+        turned_away_at: None,
         patience,
         tell,
     };
@@ -244,6 +247,8 @@ struct Forwarding<T> {
     driver: Driver,
     door: Door,
     bridges: Vec<Bridge>,
+    /// When that was told last: anybody may come without end.
+    turned_away_at: Option<Instant>,
     patience: Duration,
     tell: T,
 }
@@ -365,7 +370,11 @@ impl<T: FnMut(&Carried) -> Result<()>> Forwarding<T> {
                 continue;
             };
             if self.bridges.len() >= ASSOCIATIONS_MAX {
-                tracing::warn!("an association is turned away: there are {ASSOCIATIONS_MAX}");
+                let is_told = self.turned_away_at.is_some_and(|at| at.elapsed() < SPELL);
+                if !is_told {
+                    self.turned_away_at = Some(Instant::now());
+                    tracing::warn!("associations are turned away: there are {ASSOCIATIONS_MAX}");
+                }
                 // It may have ended by itself.
                 let _ = stack.abort(home.endpoint, association);
                 continue;

@@ -7,6 +7,7 @@ use tabane_base::Duration;
 use super::Stack;
 use crate::association::{PathState, Transmit};
 use crate::correspondents::Place;
+use crate::ffi;
 use crate::identity::EndpointId;
 use crate::output::{self, Outgoing};
 use crate::own::Own;
@@ -17,6 +18,9 @@ use crate::settings::Families;
 /// Beyond one and a half round trips: the receiver's delay of acknowledgements, and the stack's own
 /// repetition.
 const RESCUE_MARGIN: Duration = Duration::from_millis(60);
+/// Associations that peers have begun and nobody has taken yet. Anybody may begin some, each takes
+/// memory of the stack's, and whoever listens may be busy; who comes then asks again after a while.
+const UNTAKEN_MAX: u32 = 128;
 
 impl Stack {
     /// A UDP datagram has come over `link` to `local`. What is no SCTP, or damaged, is dropped.
@@ -65,6 +69,7 @@ impl Stack {
             }
             // Nobody but ourselves may speak in the name of an address that we made up.
             None if self.paths.is_invented(host) => return,
+            None if packet::is_cookie(&bytes) && self.is_crowded(port) => return,
             None => {
                 let place = Place {
                     link,
@@ -82,6 +87,18 @@ impl Stack {
         for packet in echoes.iter().chain([&bytes]) {
             self.library.input(packet, source, destination);
         }
+    }
+
+    /// Whether nobody more may begin an association on a port of ours at present.
+    fn is_crowded(&self, port: u16) -> bool {
+        // Who listens was there before those whose associations were taken.
+        let mut listening = self.endpoints.values();
+        let listening = listening.find(|it| it.port == port && it.own.is_none());
+        let untaken = listening.and_then(|listening| {
+            let name = ffi::SCTP_GET_ASSOC_NUMBER;
+            self.library.ask(&listening.socket, name, 0_u32)
+        });
+        untaken.is_some_and(|untaken| untaken >= UNTAKEN_MAX)
     }
 
     /// What the stack is to hear of congestion, as packets from the peer; this one is.

@@ -61,7 +61,9 @@ impl Relay {
                     });
                 }
                 Err(reason) => {
-                    tracing::info!(client = %key, %reason, "refused");
+                    if self.shared.refusals.is_due() {
+                        tracing::info!(client = %key, %reason, "refused");
+                    }
                     self.shared
                         .journal
                         .record(Happening::Refused { client: key });

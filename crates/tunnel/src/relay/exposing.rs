@@ -60,7 +60,9 @@ pub(super) async fn serve(
     stream.write_all(&[Status::Open.emit()]).await?;
     let name = name.map(HostName::as_str);
     let PortClaim { protocol, ports } = claim;
-    tracing::info!(client = %key, user, %protocol, %ports, name, "leads to the client");
+    if host.shared.is_worth_a_line(host.user.as_ref()) {
+        tracing::info!(client = %key, user, %protocol, %ports, name, "leads to the client");
+    }
     let lead = |stream: &Stream, arrival, visits: &Arc<Visits>| match arrival {
         Arrival::Visitor(visitor) => let_in(stream, visitor, visits, host),
         Arrival::Datagrams(visitor) => let_in_datagrams(stream, visitor, visits, host),

@@ -83,8 +83,11 @@ impl Guest {
         from: Option<SocketAddr>,
         membership: Membership,
     ) -> Self {
-        let name = membership.user().map(User::name);
-        tracing::info!(client = %key, user = name, ?from, session = session.serial(), "session up");
+        let user = membership.user();
+        if shared.is_worth_a_line(user) {
+            let (user, session) = (user.map(User::name), session.serial());
+            tracing::info!(client = %key, user, ?from, session, "session up");
+        }
         let member = shared.members.add(session.serial(), membership.user());
         Self {
             membership,
@@ -147,7 +150,11 @@ impl Guest {
 
     /// Who breaks the protocol is named so that the owner can revoke or block it.
     pub(super) fn log_closed(&self, reason: &CloseReason) {
-        let user = self.membership.user().map(User::name);
+        let user = self.membership.user();
+        if !self.shared.is_worth_a_line(user) {
+            return;
+        }
+        let user = user.map(User::name);
         if let CloseReason::ProtocolViolation(violation) = reason {
             tracing::warn!(
                 client = %self.key,

@@ -1,43 +1,67 @@
-//! What the log tells its reader at most once a minute: an admitted client can bring it about as
-//! often as it likes, and would fill the disk.
+//! What the log tells its reader only so often a minute: a client, or a stranger, can bring it
+//! about as often as it likes, and would fill the disk.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 const INTERVAL: Duration = Duration::from_secs(60);
 
-/// When it was told last.
-#[derive(Debug, Default)]
-pub(super) struct Seldom(Mutex<Option<Instant>>);
+/// Lines of one kind.
+#[derive(Debug)]
+pub struct Seldom {
+    /// In a minute.
+    most: u32,
+    /// What it is of which there are so many; empty where one of them says it all.
+    what: &'static str,
+    /// Since when lines are counted, and how many were asked for.
+    asked: Mutex<Option<(Instant, u32)>>,
+}
+
+impl Default for Seldom {
+    fn default() -> Self {
+        Self::of(1, "")
+    }
+}
 
 impl Seldom {
-    /// Whether it is to be told now; then it counts as told.
-    pub(super) fn is_due(&self) -> bool {
+    /// So many lines a minute; once there would be more, one says what there is more of.
+    #[must_use]
+    pub const fn of(most: u32, what: &'static str) -> Self {
+        let asked = Mutex::new(None);
+        Self { most, what, asked }
+    }
+
+    /// Whether one more is to be told now; then it counts as told.
+    pub fn is_due(&self) -> bool {
         let now = Instant::now();
-        let mut told_at = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if told_at.is_some_and(|at| now - at < INTERVAL) {
-            return false;
+        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        let (since, before) = asked
+            .filter(|(since, _)| now - *since < INTERVAL)
+            .unwrap_or((now, 0));
+        *asked = Some((since, before.saturating_add(1)));
+        if before == self.most && !self.what.is_empty() {
+            let (what, most) = (self.what, self.most);
+            tracing::warn!("{what}, more than {most} in a minute: the rest is not told");
         }
-        *told_at = Some(now);
-        true
+        before < self.most
     }
 }
 
 #[cfg(test)]
 pub(super) mod tests {
+    use super::*;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use tracing::span::{Attributes, Id, Record};
     use tracing::{Event, Level, Metadata, Subscriber};
 
-    /// Counts warnings.
-    #[derive(Default)]
-    struct Warnings(Arc<AtomicUsize>);
+    /// Counts what is told at this level.
+    struct Lines(Arc<AtomicUsize>, Level);
 
-    impl Subscriber for Warnings {
+    impl Subscriber for Lines {
         fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-            *metadata.level() == Level::WARN
+            *metadata.level() == self.1
         }
 
         fn new_span(&self, _: &Attributes<'_>) -> Id {
@@ -57,11 +81,25 @@ pub(super) mod tests {
         fn exit(&self, _: &Id) {}
     }
 
+    /// How often the log tells something at this level while that is done.
+    pub(crate) fn lines<T>(level: Level, done: impl FnOnce() -> T) -> (usize, T) {
+        let count = Arc::new(AtomicUsize::new(0));
+        let subscriber = Lines(count.clone(), level);
+        let outcome = tracing::subscriber::with_default(subscriber, done);
+        (count.load(Ordering::Relaxed), outcome)
+    }
+
     /// How often the log warns of what is done here.
     pub(crate) fn warnings(done: impl FnOnce()) -> usize {
-        let warnings = Warnings::default();
-        let count = warnings.0.clone();
-        tracing::subscriber::with_default(warnings, done);
-        count.load(Ordering::Relaxed)
+        lines(Level::WARN, done).0
+    }
+
+    #[test]
+    fn so_many_are_told_and_then_that_there_are_more() {
+        let told = |seldom: &Seldom| (0..100).filter(|_| seldom.is_due()).count();
+        let few = Seldom::of(5, "guests come");
+        assert_eq!(lines(Level::WARN, || told(&few)), (1, 5));
+        assert_eq!(lines(Level::WARN, || told(&few)), (0, 0));
+        assert_eq!(lines(Level::WARN, || told(&Seldom::default())), (0, 1));
     }
 }

@@ -215,7 +215,9 @@ pub(super) async fn serve(
         Err(status) => return refuse(stream, status).await,
     };
     stream.write_all(&[Status::Open.emit()]).await?;
-    tracing::info!(client = %host.key, user = name, %offered, "leads to the client");
+    if host.shared.is_worth_a_line(Some(user)) {
+        tracing::info!(client = %host.key, user = name, %offered, "leads to the client");
+    }
     let lead = |stream: &Stream, call, visits: &Arc<Visits>| pass_on(stream, call, visits, host);
     held.attend(&mut stream, is_granted, lead).await;
     held.lease_mut().is_forgotten = !is_granted();

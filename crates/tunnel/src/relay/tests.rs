@@ -31,5 +31,7 @@ pub(super) fn shared(access: Access) -> Shared {
         fleet_loads: None,
         front_doors: FrontDoors::new(Ipv4Addr::LOCALHOST.into(), Vec::new()),
         sites: Arc::default(),
+        lines: Seldom::default(),
+        refusals: Seldom::default(),
     }
 }

@@ -25,6 +25,9 @@ use crate::domain::Domain;
 use crate::request::PortClaim;
 use crate::target::HostName;
 
+/// Lines of the log about one user's sessions, in a minute.
+const LINES: u32 = 300;
+
 /// On whose behalf a destination is reached.
 #[derive(Clone, Copy)]
 pub(super) struct Asker<'a> {
@@ -87,6 +90,7 @@ struct Inner {
     /// What has found none of its exit addresses.
     exits_refused: AtomicU64,
     exits_refusal: Seldom,
+    lines: Seldom,
 }
 
 /// Who waits for a user's rates at one worker.
@@ -153,6 +157,10 @@ impl User {
             rate_up: Arc::default(),
             exits_refused: AtomicU64::new(0),
             exits_refusal: Seldom::default(),
+            lines: Seldom::of(
+                LINES,
+                "a user's sessions come and go, or what leads to them",
+            ),
         }));
         user.set_limits(limits);
         user.set_volume_used(used);
@@ -281,6 +289,11 @@ impl User {
     /// What was refused so far because the host has none of them.
     pub(super) fn exits_refused(&self) -> u64 {
         self.0.exits_refused.load(Ordering::Relaxed)
+    }
+
+    /// How often the log tells of its sessions, and of what leads to them.
+    pub(super) fn lines(&self) -> &Seldom {
+        &self.0.lines
     }
 
     /// Counts one more, and has the log tell the owner.

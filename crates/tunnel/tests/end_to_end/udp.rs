@@ -1,5 +1,8 @@
 //! UDP flows through the tunnel.
 
+use std::num::NonZeroU8;
+
+use tabane_base::Duration;
 use tabane_tunnel::{
     Client, FlowError, MAX_FLOW_PAYLOAD, RelayLimits, Silence, Status, Target, UdpArrival,
 };
@@ -226,20 +229,43 @@ fn a_session_has_as_many_flows_and_connections_as_it_may() {
     });
 }
 
+/// [P-T.3, P-T.7]: a port at the relay is kept for 120 s of silence, the resolver's for 10, and no
+/// longer, so that flows that nobody uses are no burden to a relay whose client does not end them.
 #[test]
-fn a_silent_flow_to_the_resolver_is_ended_by_the_relay() {
+fn silent_flows_and_mappings_are_ended_by_the_relay_and_no_others() {
     run(async {
+        let echo = udp_echo();
         let relay = RunningRelay::start(RelayOptions {
-            resolvers: vec![udp_echo()],
+            resolvers: vec![echo],
+            workers: NonZeroU8::MIN,
             ..RelayOptions::default()
         });
         let client = Client::connect(client_config(&relay)).await.unwrap();
-        let flow = client.open_udp(Target::Resolver).await.unwrap();
-        flow.send(b"question").unwrap();
-        flow.recv().await.unwrap();
-        // [P-T.3]: 10 s.
+        let open = async |target| {
+            let flow = client.open_udp(target).await.unwrap();
+            flow.send(b"x").unwrap();
+            flow.recv().await.unwrap();
+            flow
+        };
+        let flow = open(Target::Address(echo)).await;
+        let mapping = client.open_mapping(echo).await.unwrap();
+        for _ in 0..2 {
+            let asked = open(Target::Resolver).await;
+            relay.let_pass(Duration::from_secs(9)).await;
+            asked.send(b"x").unwrap();
+            asked.recv().await.unwrap();
+            relay.let_pass(Duration::from_secs(11)).await;
+            assert_eq!(asked.recv().await, Err(FlowError::Ended));
+            relay.let_pass(Duration::from_secs(98)).await;
+            flow.send(b"x").unwrap();
+            flow.recv().await.unwrap();
+            mapping.send(echo, b"x").unwrap();
+            let arrived = mapping.recv().await.unwrap();
+            assert!(matches!(arrived, UdpArrival::Datagram(from, _) if from == echo));
+        }
+        relay.let_pass(Duration::from_secs(121)).await;
         assert_eq!(flow.recv().await, Err(FlowError::Ended));
-        assert_eq!(flow.recv().await, Err(FlowError::Ended));
+        assert_eq!(mapping.recv().await, Err(FlowError::Ended));
         client.close().await;
         relay.stop();
     });

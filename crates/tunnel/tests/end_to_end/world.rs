@@ -25,6 +25,7 @@ use tabane_tunnel::{
 };
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc as unbounded, oneshot};
+use tracing::Dispatch;
 
 use super::cables::serve_counting;
 
@@ -60,6 +61,8 @@ pub(crate) struct RelayOptions {
     pub(crate) user: Option<User>,
     /// How long sessions with connections have when it is stopped.
     pub(crate) grace: Duration,
+    /// Where its first worker's log goes.
+    pub(crate) log: Option<Dispatch>,
 }
 
 impl Default for RelayOptions {
@@ -76,6 +79,7 @@ impl Default for RelayOptions {
             workers: usual_workers(),
             user: None,
             grace: Duration::ZERO,
+            log: None,
         }
     }
 }
@@ -90,6 +94,8 @@ fn usual_workers() -> NonZeroU8 {
 enum Asked {
     Look(oneshot::Sender<RelaySnapshot>),
     TurnOut(PublicKey),
+    /// Time, and a word once it has passed.
+    LetPass(Duration, oneshot::Sender<()>),
 }
 
 /// A relay that runs until it is stopped.
@@ -113,6 +119,7 @@ impl RunningRelay {
         let (tell, told) = mpsc::channel();
         let (asked, mut questions) = unbounded::unbounded_channel::<Asked>();
         let thread = std::thread::spawn(move || {
+            let _log = options.log.as_ref().map(tracing::dispatcher::set_default);
             tabane_tunnel::block_on(async {
                 let mut relay = bind(&options, identity).await;
                 if let Some(port) = options.also {
@@ -135,6 +142,12 @@ impl RunningRelay {
                             Asked::Look(reply) => drop(reply.send(answering.look().await)),
                             Asked::TurnOut(key) => answering
                                 .turn_out(move |it| (it == key).then_some(CloseReason::Revoked)),
+                            Asked::LetPass(span, reply) => {
+                                tokio::time::pause();
+                                tokio::time::advance(span).await;
+                                tokio::time::resume();
+                                let _ = reply.send(());
+                            }
                         }
                     }
                 });
@@ -173,6 +186,13 @@ impl RunningRelay {
     /// Has this client turned out.
     pub(crate) fn turn_out(&self, key: PublicKey) {
         self.asked.send(Asked::TurnOut(key)).ok().unwrap();
+    }
+
+    /// Has so much time pass for the tasks of its first worker, but not for sessions.
+    pub(crate) async fn let_pass(&self, span: Duration) {
+        let (reply, passed) = oneshot::channel();
+        self.asked.send(Asked::LetPass(span, reply)).ok().unwrap();
+        passed.await.unwrap();
     }
 
     /// Ends it without a word to its clients, as if it were killed.

@@ -6,13 +6,25 @@ use std::sync::Arc;
 use tabane_control::Fleet;
 use tabane_fleet::Allotment;
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 use super::super::exchange::Stage;
 use super::super::{records, report};
 use super::{Balance, CLOCK_TOLERANCE_S, Worker};
 use crate::access::UserName;
 
+/// So many times as long as it took to tell what has changed is that not told anew: it takes a walk
+/// over all users, and whoever may write to etcd makes as many changes as it likes.
+const RESTS: u32 = 4;
+
 impl Worker {
+    /// Tells what has changed; before when that is not to be told anew.
+    pub(super) fn tell_changes(&mut self) -> Instant {
+        let since = Instant::now();
+        self.publish(false);
+        Instant::now() + since.elapsed() * RESTS
+    }
+
     /// Tells the relay what is in force. From a copy, etcd stays away.
     pub(super) fn publish(&mut self, from_copy: bool) {
         self.publish_list();
