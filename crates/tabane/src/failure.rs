@@ -9,6 +9,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
+use tabane_linux::standard_output;
 use tabane_store::UsageError;
 
 use crate::output;
@@ -62,10 +63,11 @@ pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
         let io = cause.downcast_ref::<io::Error>();
         io.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
     });
-    // Whoever read our output has seen enough (`tabane links | head`).
-    if !broken_pipe {
-        output::note(format_args!("tabane: {}", one_line(&whole_story(error))));
+    if broken_pipe {
+        // Whoever read our output has seen enough (`tabane links | head`).
+        standard_output::end_where_unread();
     }
+    output::note(format_args!("tabane: {}", one_line(&whole_story(error))));
     let status = error
         .downcast_ref::<Failure>()
         .map(Failure::status)
