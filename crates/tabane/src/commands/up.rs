@@ -126,6 +126,9 @@ pub(crate) fn run(args: UpArgs, store: &Store) -> Result<ExitCode> {
     }
     plan.plain_by_several &= !is_strict;
     if args.detach {
+        if let Some(missing) = event_loop::ask(plan.missing_links(store))?? {
+            output::note(format_args!("tabane: {missing}"));
+        }
         return detach(is_strict);
     }
     let _lock = Lock::acquire()?;
