@@ -4,6 +4,9 @@
 //! Owns that order: hooks need root, a network of its own what many systems give to ordinary users,
 //! and the proxy nothing but programs that ask for it.
 
+mod ssh_settings;
+
+use std::ffi::OsString;
 use std::io::Write as _;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::Command;
@@ -63,10 +66,11 @@ impl Entrance {
         }
     }
 
-    /// Whether the command is in a namespace where no user has a name but its own: others' files,
-    /// root's too, are nobody's to it.
-    pub fn knows_no_other_user(&self) -> bool {
-        matches!(self.kind, Kind::Network(_)) && !nix::unistd::geteuid().is_root()
+    /// What the user of `command` should know before it starts: it may be in a namespace where no
+    /// user has a name but its own, and others' files, root's too, are nobody's to it.
+    pub fn advice_for(&self, command: &[OsString]) -> Option<String> {
+        let is_alone = matches!(self.kind, Kind::Network(_)) && !nix::unistd::geteuid().is_root();
+        is_alone.then(|| ssh_settings::advice(command))?
     }
 
     fn of(kind: Kind) -> Self {

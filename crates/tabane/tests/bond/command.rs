@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 
+use crate::control::PATIENCE;
 use crate::process::{pid, wait_for};
-use crate::running::{Running, run};
+use crate::running::{Running, run, within};
 use crate::world::{TABANE, World};
 use crate::{status, text};
 
@@ -194,4 +195,36 @@ fn a_host_that_is_not_there_is_searched_for_once() {
     assert_eq!(ours.1, plain.1);
     let (plain, ours) = (seconds(&plain.0), seconds(&ours.0));
     assert!(ours < plain + 2.0, "{ours} s, plainly {plain} s");
+}
+
+#[test]
+fn a_command_that_waits_for_its_relay_is_seen() {
+    let Some(world) = World::new(&[]) else { return };
+    world.join();
+    kill(world.relay_pid(), Signal::SIGSTOP).unwrap();
+    let mut command = world.tabane(&["run", "--", "true"]);
+    let mut running = Running(command.stderr(Stdio::null()).spawn().unwrap());
+    let name = format!("run-{}", running.0.id());
+    let shown = || {
+        let mut status = world.tabane(&["status", "--json", "--instance", &name]);
+        status.output().unwrap()
+    };
+    // Until the socket is there, before which nobody could tell of it.
+    let socket = world.path("runtime").join(format!("{name}.sock"));
+    within(PATIENCE, "the socket", || socket.exists());
+    let mut state = serde_json::Value::Null;
+    within(PATIENCE, "both links", || {
+        state = serde_json::from_slice(&shown().stdout).unwrap();
+        state["links"]
+            .as_array()
+            .is_some_and(|links| links.len() == 2)
+    });
+    assert_eq!(state["links"][0]["state"], "opening", "{state:#}");
+    assert_eq!(state["instance"]["relay"], "203.0.113.1", "{state:#}");
+    let problem = state["problems"][0]["what"].as_str().unwrap();
+    assert!(problem.contains("no session to the relay"), "{problem}");
+    assert!(
+        running.0.try_wait().unwrap().is_none(),
+        "it was seen afterwards"
+    );
 }
