@@ -11,6 +11,7 @@ use nix::sys::signal::{Signal, kill};
 use crate::control::PATIENCE;
 use crate::process::{pid, wait_for};
 use crate::running::{Running, run, within};
+use crate::up::forbid_plain_pings;
 use crate::world::{TABANE, World};
 use crate::{status, text};
 
@@ -227,4 +228,55 @@ fn a_command_that_waits_for_its_relay_is_seen() {
         running.0.try_wait().unwrap().is_none(),
         "it was seen afterwards"
     );
+}
+
+/// As an ordinary user, whose command has a network of its own.
+fn as_nobody(world: &World) -> impl Fn(&[&str]) -> Command {
+    let home = world.path("nobody");
+    fs::create_dir(&home).unwrap();
+    std::os::unix::fs::chown(&home, Some(65534), Some(65534)).unwrap();
+    move |arguments| {
+        let mut command = world.in_client("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups", TABANE]);
+        command.args(arguments).current_dir("/");
+        command.env("HOME", &home).env("TABANE_RUNTIME", &home);
+        command
+    }
+}
+
+#[test]
+fn without_root_pings_to_near_hosts_and_direct_ones_go_as_without_tabane() {
+    let Some(world) = World::new(&[]) else { return };
+    let open = ["-qw", "net.ipv4.ping_group_range=0 2147483647"];
+    run(world.in_client("sysctl").args(open));
+    run(world.in_relay("sysctl").args(open));
+    if !forbid_plain_pings(&world) {
+        println!("skipped: no nft");
+        return;
+    }
+    let as_nobody = as_nobody(&world);
+    run(&mut as_nobody(&["join", &world.join]));
+    let answers = |flags: &[&str], host: &str, hops: &str| {
+        let ping = ["--", "ping", "-c1", "-W3", "-t", hops, host];
+        let arguments = [&["run"], flags, &ping].concat();
+        let output = as_nobody(&arguments).output().unwrap();
+        text(&output.stdout).contains(&format!("bytes from {host}"))
+    };
+    // The server hears none that come plainly.
+    assert!(answers(&[], "203.0.113.2", "64"));
+    assert!(!answers(
+        &["--direct", "203.0.113.2/32"],
+        "203.0.113.2",
+        "64"
+    ));
+    run(world.in_servers("nft").args(["flush", "ruleset"]));
+    assert!(answers(
+        &["--direct", "203.0.113.2/32"],
+        "203.0.113.2",
+        "64"
+    ));
+    // A router beside us, by either link and with no hop between, and the relay.
+    for near in ["10.71.1.2", "10.71.2.2", "2001:db8:2::2", "203.0.113.1"] {
+        assert!(answers(&[], near, "1"), "{near}");
+    }
 }
