@@ -438,10 +438,11 @@ fn bash_completes_the_command_after_two_dashes() {
     fs::write(&script, stdout(&home.tabane(&["completion", "bash"]))).unwrap();
     let ask = "source $0; complete -p tabane | grep -o '_tabane[a-z_]*' > $0.by
                COMP_WORDS=(\"${@:2}\"); COMP_CWORD=$1; word=${COMP_WORDS[$1]}
-               $(cat $0.by) tabane \"$word\" \"${COMP_WORDS[$1 - 1]}\"; echo ${COMPREPLY[@]}";
+               $(cat $0.by) \"${COMP_WORDS[0]}\" \"$word\" \"${COMP_WORDS[$1 - 1]}\"
+               echo ${COMPREPLY[@]}";
     let completed = |line: &[&str]| {
         let mut bash = Command::new("bash");
-        bash.args(["-c", ask]).arg(&script);
+        bash.args(["-c", ask]).arg(&script).env("HOME", &home.0);
         let last = (line.len() - 1).to_string();
         stdout(&bash.arg(last).args(line).output().unwrap())
     };
@@ -456,6 +457,21 @@ fn bash_completes_the_command_after_two_dashes() {
     assert_eq!(words.trim(), "round-robin redundant");
     let words = completed(&["tabane", "run", "--congestion", "b"]);
     assert_eq!(words.trim(), "bbr");
+    // What there is here.
+    let tabane = env!("CARGO_BIN_EXE_tabane");
+    let joined = home.tabane(&["join", &join_string(), "--name", "paris"]);
+    assert!(joined.status.success(), "{joined:?}");
+    for (line, expected) in [
+        (&["run", "--link", "l"][..], "lo"),
+        (&["up", "--relay", ""], "paris"),
+        (&["leave", "p"], "paris"),
+        (&["lab", "run", "rtt"], "rtt-skew"),
+        (&["demo", "unequ"], "unequal"),
+        (&["leave", "--lo"], "--log --log-format"),
+    ] {
+        let words = completed(&[&[tabane], line].concat());
+        assert_eq!(words.trim(), expected, "{line:?}");
+    }
 }
 
 #[test]
