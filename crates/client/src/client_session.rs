@@ -219,15 +219,16 @@ impl SessionPlan {
         }
     }
 
-    /// Which of the links that were named are not there, in words; `None` where all are.
+    /// Which of the links that were named, and of the interfaces `beside` them, are not there, in
+    /// words; `None` where all are.
     ///
     /// # Errors
     /// The policy is faulty, or the kernel does not list its interfaces.
-    pub async fn missing_links(&self, store: &Store) -> Result<Option<String>> {
+    pub async fn missing(&self, beside: &[String], store: &Store) -> Result<Option<String>> {
         let policy = LinkPolicy::load_here(store).await?;
         let interfaces = gateways::list(policy.policy()).await;
         let interfaces = interfaces.context("cannot list the interfaces")?;
-        let missing = links::missing(&interfaces, &self.links);
+        let missing = links::missing(&interfaces, &[&self.links, beside].concat());
         Ok(missing.map(|missing| format!("{missing}; {IN_TIME}")))
     }
 

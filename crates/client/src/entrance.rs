@@ -55,11 +55,16 @@ impl Entrance {
         match PrivateNetwork::set_up(direct).await {
             Ok(network) => Ok(Self::of(Kind::Network(Box::new(network)))),
             Err(no_network) => {
+                let lacking = match nix::unistd::geteuid().is_root() {
+                    true => format!("{no_hooks:#}"),
+                    false => {
+                        "root carries all (sudo tabane run --user \"$USER\" -- CMD)".to_owned()
+                    }
+                };
                 // Not said where nobody reads it.
                 let _ = writeln!(
                     std::io::stderr(),
-                    "tabane: only programs that know proxies are carried: {no_network}; root \
-                     carries all (sudo tabane run --user \"$USER\" -- CMD)"
+                    "tabane: only programs that know proxies are carried: {no_network}; {lacking}"
                 );
                 Self::proxy().await
             }
