@@ -30,9 +30,9 @@ use tabane_store::{
     DirectPrefix, FleetMember, PeerEntry, RelayEntry, RelayName, Settings, Store, secret,
 };
 use tabane_uplinks::{
-    LinkRoll, Table, Uplinks,
+    LinkPolicy, LinkRoll, Table, Uplinks, gateways,
     lent_links::{self, Lender},
-    links::{Links, is_named},
+    links::{self, Links, is_named},
 };
 
 mod first_answer;
@@ -43,6 +43,9 @@ pub(crate) use names::resolve;
 
 /// How long a command waits for a silent relay before it begins with the peers alone.
 const RELAY_WAIT: Duration = Duration::from_secs(3);
+
+/// What becomes of links that are named and missing.
+const IN_TIME: &str = "what is missing is used when it comes";
 
 /// What is asked of a session; what is left out, the settings say.
 #[derive(Debug, Clone, Default)]
@@ -216,6 +219,19 @@ impl SessionPlan {
         }
     }
 
+    /// Which of the links that were named, and of the interfaces `beside` them, are not there, in
+    /// words; `None` where all are.
+    ///
+    /// # Errors
+    /// The policy is faulty, or the kernel does not list its interfaces.
+    pub async fn missing(&self, beside: &[String], store: &Store) -> Result<Option<String>> {
+        let policy = LinkPolicy::load_here(store).await?;
+        let interfaces = gateways::list(policy.policy()).await;
+        let interfaces = interfaces.context("cannot list the interfaces")?;
+        let missing = links::missing(&interfaces, &[&self.links, beside].concat());
+        Ok(missing.map(|missing| format!("{missing}; {IN_TIME}")))
+    }
+
     /// Nobody is asked whether a link that fails is behind a login page.
     pub fn ask_no_portals(&mut self) {
         self.portal_probe = None;
@@ -337,6 +353,9 @@ impl SessionPlan {
     pub async fn start(&self, store: &Store, mark: Option<u32>) -> Result<Client> {
         let uplinks = self.uplinks(store).await?;
         let table = uplinks.table();
+        if let Some(missing) = links::missing(&table.interfaces, &table.wanted) {
+            tracing::warn!("{missing}; {IN_TIME}");
+        }
         let links = table.links();
         let (peers, fault) = self.resolve().await;
         if let Some(fault) = fault {

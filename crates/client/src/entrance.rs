@@ -4,6 +4,9 @@
 //! Owns that order: hooks need root, a network of its own what many systems give to ordinary users,
 //! and the proxy nothing but programs that ask for it.
 
+mod ssh_settings;
+
+use std::ffi::OsString;
 use std::io::Write as _;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::Command;
@@ -52,21 +55,27 @@ impl Entrance {
         match PrivateNetwork::set_up(direct).await {
             Ok(network) => Ok(Self::of(Kind::Network(Box::new(network)))),
             Err(no_network) => {
+                let lacking = match nix::unistd::geteuid().is_root() {
+                    true => format!("{no_hooks:#}"),
+                    false => {
+                        "root carries all (sudo tabane run --user \"$USER\" -- CMD)".to_owned()
+                    }
+                };
                 // Not said where nobody reads it.
                 let _ = writeln!(
                     std::io::stderr(),
-                    "tabane: only programs that know proxies are carried: {no_network}; root \
-                     carries all (sudo tabane run --user \"$USER\" -- CMD)"
+                    "tabane: only programs that know proxies are carried: {no_network}; {lacking}"
                 );
                 Self::proxy().await
             }
         }
     }
 
-    /// Whether the command is in a namespace where no user has a name but its own: others' files,
-    /// root's too, are nobody's to it.
-    pub fn knows_no_other_user(&self) -> bool {
-        matches!(self.kind, Kind::Network(_)) && !nix::unistd::geteuid().is_root()
+    /// What the user of `command` should know before it starts: it may be in a namespace where no
+    /// user has a name but its own, and others' files, root's too, are nobody's to it.
+    pub fn advice_for(&self, command: &[OsString]) -> Option<String> {
+        let is_alone = matches!(self.kind, Kind::Network(_)) && !nix::unistd::geteuid().is_root();
+        is_alone.then(|| ssh_settings::advice(command))?
     }
 
     fn of(kind: Kind) -> Self {

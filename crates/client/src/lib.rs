@@ -18,6 +18,7 @@ mod discovery;
 mod dispatcher;
 mod dns_answer;
 pub mod doctor;
+mod early_view;
 mod entrance;
 pub mod environment;
 mod events;
@@ -58,6 +59,7 @@ mod view;
 
 pub use client_session::{Sending, SessionOrder, SessionPlan};
 pub use dns_answer::fuzz_dns;
+pub use early_view::EarlyView;
 pub use entrance::Entrance;
 pub use events::{Alert, Events};
 pub use exposing::{ExposureReport, ExposureState, Exposures, VisitorReport};

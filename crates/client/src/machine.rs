@@ -22,6 +22,7 @@ use tabane_linux::{
     capture::Capture,
     cgroup::Cgroup,
     hooks::{HookConfig, Hooks},
+    interfaces,
     routing::Routing,
 };
 use tokio::task::JoinHandle;
@@ -35,6 +36,7 @@ use crate::multipath;
 use crate::rule_book::RuleBook;
 use crate::sources;
 use tabane_tunnel::{Client, OWN_MARK};
+use tabane_uplinks::links;
 
 pub use attending::{CARRYING, PEERS_ALONE};
 pub use direct::DirectRanges;
@@ -138,6 +140,11 @@ impl Machine {
         let none = Sites::default();
         self.filter.borrow_mut().set_left_alone(direct, none)?;
         if !extent.lan.is_empty() {
+            // Rules go by names, whoever bears them by then.
+            let interfaces = interfaces::list().await.unwrap_or_default();
+            if let Some(missing) = links::missing(&interfaces, &extent.lan) {
+                tracing::warn!("--lan: {missing}; hosts behind it are carried when it comes");
+            }
             let lan = Lan::set_up(&routing, &extent.lan).await?;
             self.filter.borrow_mut().set_lan(LanFilter {
                 interfaces: extent.lan,

@@ -168,6 +168,12 @@ pub(crate) async fn connect_udp_over(
     Ok(socket)
 }
 
+/// Makes a socket of ours ready for its way.
+pub(crate) fn prepare(socket: &impl AsFd, way: &PlainWay) -> io::Result<()> {
+    mark_if_allowed(socket)?;
+    take(socket, way)
+}
+
 fn take(socket: &impl AsFd, way: &PlainWay) -> io::Result<()> {
     match way {
         PlainWay::Routed => Ok(()),

@@ -4,6 +4,8 @@
 //! plainly), and what arrives from it, carried through the session. Everything vanishes with the
 //! process.
 
+mod near_pings;
+
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::process::{Command, Stdio};
 use std::rc::Rc;
@@ -36,7 +38,7 @@ const NO_V4: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 0, 2));
 const NO_V6: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfd74, 0x6162, 0x616e, 0, 0, 0, 0, 1));
 /// The bits of an IPv4 address without a wire.
 const HOST: u8 = 32;
-/// Pings that wait for the relay; more are lost like any packet.
+/// Pings that wait for the relay, or to be sent; more are lost like any packet.
 const MAX_PINGS: usize = 64;
 /// Pause before a relay that serves no pings is asked again.
 const PING_PAUSE: Duration = Duration::from_secs(10);
@@ -85,7 +87,11 @@ impl PrivateNetwork {
         let dispatcher =
             Dispatcher::for_command(far_ends.clone(), connections.clone(), rules.clone());
         let (pings, waiting) = mpsc::channel(MAX_PINGS);
-        let pinging = carry_pings(far_ends.clone(), net.voice(), waiting);
+        let (far, for_relay) = mpsc::channel(MAX_PINGS);
+        let direct = self.direct.clone();
+        let sorting = near_pings::sort(far_ends.clone(), direct, net.voice(), waiting, far);
+        self.tasks.push(tokio::task::spawn_local(sorting));
+        let pinging = carry_pings(far_ends.clone(), net.voice(), for_relay);
         self.tasks.push(tokio::task::spawn_local(pinging));
         let serving = serve(dispatcher, net, self.direct.clone(), pings);
         self.tasks.push(tokio::task::spawn_local(serving));

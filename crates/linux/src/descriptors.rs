@@ -24,6 +24,14 @@ pub fn raise_limit() -> io::Result<Option<u64>> {
     Ok(limit.maximum)
 }
 
+/// What helps, to be put behind what `error` says, where it says that this process may have no more
+/// open.
+#[must_use]
+pub fn advice(error: &io::Error) -> Option<&'static str> {
+    const RAISE: &str = "; raise the limit of open files (`ulimit -n`, a service's LimitNOFILE=)";
+    (error.raw_os_error() == Some(libc::EMFILE)).then_some(RAISE)
+}
+
 /// A copy of a descriptor that processes have which are started while it is open. Whoever starts
 /// another one meanwhile leaves it that, too.
 ///

@@ -64,6 +64,13 @@ fn is_closed(descriptor: libc::c_int) -> bool {
     unsafe { libc::fcntl(descriptor, libc::F_GETFD) == -1 }
 }
 
+/// Whether SIGPIPE was ignored when this process began.
+pub(crate) fn ignored_pipes() -> bool {
+    BEGINNING
+        .get()
+        .is_some_and(|beginning| beginning.is_ignored[0])
+}
+
 /// Whether it is `/dev/null`, which Rust has put where nothing was; what the command was given in
 /// its place is something else.
 fn is_null(descriptor: libc::c_int) -> bool {

@@ -46,6 +46,7 @@ mod route_message;
 pub mod routing;
 pub mod signals;
 pub mod source_address;
+pub mod standard_output;
 pub mod syn_hold;
 pub mod tcp_info;
 pub mod terminal;

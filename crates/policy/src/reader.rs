@@ -4,12 +4,13 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
+use serde::Serialize;
 use tabane_base::Quantity;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 /// One thing that is wrong in a policy file.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Fault {
     /// Where, counted from 1.
     pub line: usize,

@@ -11,6 +11,7 @@ pub mod atomic_file;
 mod join_string;
 mod networks;
 mod policy_files;
+mod policy_report;
 mod pool_range;
 mod prefix;
 pub mod quantity;
@@ -27,6 +28,7 @@ pub use policy_files::{
     POLICY_FILE, POLICY_FILE_NAME, USAGE_FILE, USAGE_FILE_NAME, parse_policy, read_policy,
     read_usage, write_policy,
 };
+pub use policy_report::PolicyReport;
 pub use pool_range::PoolRange;
 pub use prefix::{DirectPrefix, PRIVATE, RouteDomain, RoutePrefix, is_private};
 pub use scratch::Scratch;

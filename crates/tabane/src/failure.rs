@@ -9,6 +9,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
+use tabane_linux::{descriptors, standard_output};
 use tabane_store::UsageError;
 
 use crate::output;
@@ -58,14 +59,16 @@ impl std::error::Error for Failure {}
 
 /// Prints what went wrong and gives the status to exit with.
 pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
-    let broken_pipe = error.chain().any(|cause| {
-        let io = cause.downcast_ref::<io::Error>();
-        io.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
-    });
-    // Whoever read our output has seen enough (`tabane links | head`).
-    if !broken_pipe {
-        output::note(format_args!("tabane: {}", one_line(&whole_story(error))));
+    let causes = error.chain().filter_map(|cause| cause.downcast_ref());
+    let causes: Vec<&io::Error> = causes.collect();
+    let is_pipe = |it: &&io::Error| it.kind() == io::ErrorKind::BrokenPipe;
+    if causes.iter().any(is_pipe) {
+        // Whoever read our output has seen enough (`tabane links | head`).
+        standard_output::end_where_unread();
     }
+    let advice = causes.iter().find_map(|it| descriptors::advice(it));
+    let (story, advice) = (whole_story(error), advice.unwrap_or_default());
+    output::note(format_args!("tabane: {}{advice}", one_line(&story)));
     let status = error
         .downcast_ref::<Failure>()
         .map(Failure::status)

@@ -18,10 +18,10 @@ use tabane_control::{
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
-use tabane_client::{ClientView, Events, FarEnds};
+use tabane_client::{ClientView, EarlyView, Events, FarEnds, SessionPlan};
 use tabane_policy::Reaction;
 use tabane_relay::{RelayView, gateway::Audience};
-use tabane_store::secret;
+use tabane_store::{Store, secret};
 use tabane_uplinks::{LinksView, PolicyTextFile};
 
 /// Flags of every command that others may look at.
@@ -71,6 +71,23 @@ impl Instance {
     ) -> Result<Self> {
         let view = ClientView::new(far_ends.clone(), description.relays.clone());
         Self::start(args, description, view, |view| Some(view.reactions()))
+    }
+
+    /// Sets up a client's sessions as `plan` says; it is visible while it waits for them. Must be
+    /// called within a `LocalSet`.
+    ///
+    /// # Errors
+    /// There is no session, or HTTP was asked for and cannot be served.
+    pub(crate) async fn connect(
+        args: &ControlArgs,
+        description: &Description,
+        plan: &SessionPlan,
+        store: &Store,
+    ) -> Result<(Self, FarEnds)> {
+        let (view, place) = EarlyView::new(plan);
+        let instance = Self::start(args, description, view, |view| Some(view.reactions()))?;
+        let far_ends = FarEnds::connect(plan, store).await?;
+        Ok((instance, place.get_or_init(|| far_ends).clone()))
     }
 
     /// Makes a relay visible. Must be called within a `LocalSet`.

@@ -36,6 +36,11 @@ const BUILT_IN: [(&str, &str); 12] = [
     file!("cut"),
 ];
 
+/// What the program brings along.
+pub(crate) fn names() -> [&'static str; BUILT_IN.len()] {
+    BUILT_IN.map(|(known, _)| known)
+}
+
 /// The scenario called `name`, or in the file of that path.
 pub(crate) fn load(name: &str, variant: Option<&str>) -> Result<Scenario> {
     let path = Path::new(name);
@@ -43,7 +48,7 @@ pub(crate) fn load(name: &str, variant: Option<&str>) -> Result<Scenario> {
         return Ok(load_scenario(path, variant, &trace_directories(path))?);
     }
     let Some((_, text)) = BUILT_IN.iter().find(|(known, _)| *known == name) else {
-        let known = BUILT_IN.map(|(known, _)| known).join(", ");
+        let known = names().join(", ");
         let advice = "give one of these or a scenario file";
         return Err(Failure::usage(format!("no scenario `{name}`: {advice} ({known})")).into());
     };

@@ -6,6 +6,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -437,10 +438,11 @@ fn bash_completes_the_command_after_two_dashes() {
     fs::write(&script, stdout(&home.tabane(&["completion", "bash"]))).unwrap();
     let ask = "source $0; complete -p tabane | grep -o '_tabane[a-z_]*' > $0.by
                COMP_WORDS=(\"${@:2}\"); COMP_CWORD=$1; word=${COMP_WORDS[$1]}
-               $(cat $0.by) tabane \"$word\" \"${COMP_WORDS[$1 - 1]}\"; echo ${COMPREPLY[@]}";
+               $(cat $0.by) \"${COMP_WORDS[0]}\" \"$word\" \"${COMP_WORDS[$1 - 1]}\"
+               echo ${COMPREPLY[@]}";
     let completed = |line: &[&str]| {
         let mut bash = Command::new("bash");
-        bash.args(["-c", ask]).arg(&script);
+        bash.args(["-c", ask]).arg(&script).env("HOME", &home.0);
         let last = (line.len() - 1).to_string();
         stdout(&bash.arg(last).args(line).output().unwrap())
     };
@@ -455,6 +457,21 @@ fn bash_completes_the_command_after_two_dashes() {
     assert_eq!(words.trim(), "round-robin redundant");
     let words = completed(&["tabane", "run", "--congestion", "b"]);
     assert_eq!(words.trim(), "bbr");
+    // What there is here.
+    let tabane = env!("CARGO_BIN_EXE_tabane");
+    let joined = home.tabane(&["join", &join_string(), "--name", "paris"]);
+    assert!(joined.status.success(), "{joined:?}");
+    for (line, expected) in [
+        (&["run", "--link", "l"][..], "lo"),
+        (&["up", "--relay", ""], "paris"),
+        (&["leave", "p"], "paris"),
+        (&["lab", "run", "rtt"], "rtt-skew"),
+        (&["demo", "unequ"], "unequal"),
+        (&["leave", "--lo"], "--log --log-format"),
+    ] {
+        let words = completed(&[&[tabane], line].concat());
+        assert_eq!(words.trim(), expected, "{line:?}");
+    }
 }
 
 #[test]
@@ -555,6 +572,100 @@ fn neighbours_pair_by_a_code_and_part_again() {
     );
     assert!(desk.tabane(&["share", "revoke", "laptop"]).status.success());
     assert!(status().contains("no friend yet"), "{}", status());
+}
+
+/// A command whose reader has gone before the first byte; `SIGPIPE` ignored, as services have it.
+fn unread(home: &Home, arguments: &[&str], is_ignored: bool) -> Output {
+    let mut words = vec!["-c", "exec \"$@\"", "sh"];
+    if is_ignored {
+        words[1] = "trap '' PIPE; exec \"$@\"";
+    }
+    words.push(env!("CARGO_BIN_EXE_tabane"));
+    let mut shell = Command::new("sh");
+    shell.args(words).args(arguments).env("HOME", &home.0);
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    shell.stdout(writer).stderr(Stdio::piped());
+    shell.spawn().unwrap().wait_with_output().unwrap()
+}
+
+#[test]
+fn who_reads_no_further_ends_a_command_as_it_ends_cat() {
+    const SIGPIPE: i32 = 13;
+    let home = Home::new();
+    for arguments in [
+        &["completion", "bash"][..],
+        &["--help"],
+        &["--version"],
+        &["run", "--help"],
+        &["policy", "check"],
+        &["relays", "--json"],
+        &["lab", "list"],
+        &["sim", "run", "twin", "--seconds", "1"],
+    ] {
+        let output = unread(&home, arguments, false);
+        assert_eq!(
+            output.status.signal(),
+            Some(SIGPIPE),
+            "{arguments:?}: {output:?}"
+        );
+        assert!(output.stderr.is_empty(), "{arguments:?}: {output:?}");
+        let (status, line) = failure(&unread(&home, arguments, true));
+        assert!(
+            status == 1 && line.contains("Broken pipe"),
+            "{arguments:?}: {line}"
+        );
+    }
+}
+
+#[test]
+fn what_a_policy_s_check_finds_is_there_for_programs() {
+    let home = Home::new();
+    let file = home.0.join("p.toml");
+    let path = file.to_str().unwrap();
+    let asked = |arguments: &[&str]| {
+        let output = home.tabane(&[&["policy", "check", "--json"], arguments].concat());
+        assert!(output.stderr.is_empty(), "{output:?}");
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        (output.status.code(), report)
+    };
+    let (status, report) = asked(&[]);
+    let expected = serde_json::json!({
+        "file": home.0.join(".config/tabane/policy.toml"),
+        "exists": false, "faults": [], "notes": [],
+    });
+    assert_eq!((status, report), (Some(0), expected));
+
+    fs::write(
+        &file,
+        "[[rule]]\nname = 'it'\nprocess = 'curl'\nlinks = ['a']\n",
+    )
+    .unwrap();
+    let (status, report) = asked(&[path]);
+    assert_eq!((status, report["exists"].as_bool()), (Some(0), Some(true)));
+    let note = &report["notes"][0];
+    assert_eq!(note["line"], 1);
+    assert!(
+        note["what"]
+            .as_str()
+            .unwrap()
+            .starts_with("process is known")
+    );
+
+    fs::write(&file, "[[link]]\nname = 3\n\n[[link]]\nuse = 'sometimes'\n").unwrap();
+    let (status, report) = asked(&[path]);
+    let lines: Vec<_> = report["faults"].as_array().unwrap().iter().collect();
+    assert_eq!((status, lines.is_empty()), (Some(1), false));
+    assert!(
+        lines
+            .iter()
+            .all(|it| it["line"].is_u64() && it["what"].is_string())
+    );
+    // What cannot be read is told as ever.
+    let missing = home.0.join("none.toml");
+    let (_, line) =
+        failure(&home.tabane(&["policy", "check", "--json", missing.to_str().unwrap()]));
+    assert!(line.contains("none.toml"), "{line}");
 }
 
 /// What a program is called with, every user of the machine can read.

@@ -64,6 +64,7 @@ pub use journal::{Entry, Happening, Journal};
 pub use label::{Label, LinkClass, Tally, Treatment, WeakLabel};
 pub use marks::{OWN_MARK, RELEASE_MARK, may_mark};
 pub use monitor::HostMonitor;
+pub use pingers::EchoSender;
 pub use proxy_header::proxy_header;
 pub use relay::{
     Admission, Applicant, Authorise, DestinationRule, Destinations, DomainGrant, ExitAddress,

@@ -109,6 +109,35 @@ impl<P: 'static> Pingers<P> {
     }
 }
 
+/// Pings of programs on this host which go without a session: lost, like any packet, where they
+/// cannot be sent.
+pub struct EchoSender(Pingers<()>);
+
+impl EchoSender {
+    /// None yet; replies come out at the other end of `replies`, as whole IP packets.
+    #[must_use]
+    pub fn new(replies: mpsc::Sender<Vec<u8>>) -> Self {
+        Self(Pingers::new(replies))
+    }
+
+    /// Whom a packet pings; `None` where it is no whole echo request.
+    #[must_use]
+    pub fn destination(packet: &[u8]) -> Option<IpAddr> {
+        let echo = Echo::parse(packet)?;
+        (echo.kind == Kind::Request).then_some(echo.destination)
+    }
+
+    /// Puts the request to its destination, by a socket as `prepare` makes it. Must be called
+    /// within a `LocalSet`.
+    pub fn send(&mut self, packet: &[u8], prepare: impl FnOnce(&Socket) -> io::Result<()>) {
+        if let Some(echo) = Echo::parse(packet) {
+            // To its own host's programs this end is no router.
+            let hop_limit = echo.hop_limit.saturating_add(1);
+            self.0.send(&Echo { hop_limit, ..echo }, prepare);
+        }
+    }
+}
+
 impl<P> Drop for Pinger<P> {
     fn drop(&mut self) {
         self.task.abort();

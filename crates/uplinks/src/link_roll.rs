@@ -10,7 +10,7 @@ use std::rc::Rc;
 use tabane_base::Bytes;
 use tabane_control::{Link, LinkBudget, LinkState, PolicyInForce, Traffic};
 use tabane_linux::Egress;
-use tabane_policy::{Budget, Reaction};
+use tabane_policy::{Budget, LinkFacts, Reaction};
 
 use crate::lent_links::Lender;
 use crate::link_policy::{LinkPolicy, LinkTerms};
@@ -21,6 +21,8 @@ use tabane_store::wall_clock::today;
 
 /// Why a link is not used whose interface, or neighbour, is not there any more.
 const GONE: &str = "not there any more";
+/// Why one that the user has named is not, which nobody has seen yet.
+const NOT_YET: &str = "there is no such interface; it is used when it comes";
 /// Why one is not used that might be.
 const PAUSED: &str = "paused";
 
@@ -70,6 +72,16 @@ impl Known {
     }
 }
 
+/// An interface of which its name is all that is known.
+fn named(name: &str) -> LinkFacts<'_> {
+    LinkFacts {
+        name,
+        interface: name,
+        kind: "",
+        metered: None,
+    }
+}
+
 impl LinkRoll {
     /// What is known of the own links now.
     pub fn renew(&self, table: &Table) {
@@ -81,7 +93,12 @@ impl LinkRoll {
         }
         inner.paused.clone_from(&table.paused);
         let known = &mut inner.links;
-        for link in known.values_mut().filter(|link| !link.is_lent) {
+        let was_seen = |link: &&mut Known| link.unused.as_deref() != Some(NOT_YET);
+        for link in known
+            .values_mut()
+            .filter(|link| !link.is_lent)
+            .filter(was_seen)
+        {
             link.unused = Some(GONE.to_owned());
         }
         for interface in &table.interfaces {
@@ -98,6 +115,11 @@ impl LinkRoll {
                 };
                 known.insert(interface.name.clone(), link);
             }
+        }
+        let is_missing = |name: &&String| links::is_missing(&table.interfaces, name);
+        for name in wanted.iter().filter(is_missing) {
+            let not_yet = || Known::new(&policy.terms_of(&named(name)), Some(NOT_YET.to_owned()));
+            known.entry(name.clone()).or_insert_with(not_yet);
         }
     }
 
@@ -135,7 +157,7 @@ impl LinkRoll {
     }
 
     /// Those that may be used, own ones and lent ones, be they used yet or not.
-    pub(crate) fn usable(&self) -> Vec<String> {
+    pub fn usable(&self) -> Vec<String> {
         let inner = self.0.borrow();
         let usable = inner
             .links

@@ -24,15 +24,8 @@ pub type Links = BTreeMap<String, LinkBind>;
 
 /// The links to begin with; fails, with the reasons, where there is none.
 pub fn choose(interfaces: &[Interface], wanted: &[String], policy: &LinkPolicy) -> Result<Links> {
-    for name in wanted {
-        if !interfaces.iter().any(|it| is_named(it, from_ref(name))) {
-            let known: Vec<&str> = interfaces.iter().map(|i| i.name.as_str()).collect();
-            let known = known.join(", ");
-            return Err(UsageError::new(format!(
-                "there is no interface called '{name}'; there are: {known}"
-            ))
-            .into());
-        }
+    if let Some(missing) = missing(interfaces, wanted) {
+        return Err(UsageError::new(missing).into());
     }
     let links = usable(interfaces, wanted);
     if links.is_empty() {
@@ -59,6 +52,22 @@ pub fn choose(interfaces: &[Interface], wanted: &[String], policy: &LinkPolicy) 
         );
     }
     Ok(links)
+}
+
+/// What of `wanted` is not there, and what is, in words; `None` where all of it is.
+pub fn missing(interfaces: &[Interface], wanted: &[String]) -> Option<String> {
+    let missing = wanted.iter().filter(|name| is_missing(interfaces, name));
+    let missing: Vec<String> = missing.map(|name| format!("'{name}'")).collect();
+    let known: Vec<&str> = interfaces.iter().map(|i| i.name.as_str()).collect();
+    (!missing.is_empty()).then(|| {
+        let (missing, known) = (missing.join(" or "), known.join(", "));
+        format!("there is no interface called {missing}; there are: {known}")
+    })
+}
+
+/// Whether no interface, or gateway behind one, is called so.
+pub(crate) fn is_missing(interfaces: &[Interface], name: &String) -> bool {
+    !interfaces.iter().any(|it| is_named(it, from_ref(name)))
 }
 
 /// The links that can be used at this moment and may be, as the policy says; maybe none. Who names
@@ -306,6 +315,8 @@ pub(crate) mod tests {
             .unwrap_err()
             .to_string();
         assert!(error.contains("there are: a, b"), "{error}");
+        let both = missing(&all, &["x".to_owned(), "a".to_owned(), "y".to_owned()]);
+        assert!(both.unwrap().contains("called 'x' or 'y';"));
     }
 
     #[test]

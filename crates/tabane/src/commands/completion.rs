@@ -8,24 +8,10 @@ use clap_complete::Shell;
 
 use crate::output;
 
-/// After `--` there is another program's command line, which clap's script for bash knows nothing
-/// of. With bash-completion it is completed as that program's, else its first word alone.
-const BASH_COMMANDS: &str = "
-_tabane_or_command() {
-    local i
-    for ((i = 1; i < COMP_CWORD; i++)); do
-        [[ ${COMP_WORDS[i]} == -- ]] || continue
-        COMPREPLY=()
-        if declare -F _command_offset >/dev/null; then
-            _command_offset $((i + 1))
-        elif ((COMP_CWORD == i + 1)); then
-            COMPREPLY=($(compgen -c -- \"$2\"))
-        fi
-        return
-    done
-    _tabane \"$@\"
-}
-";
+/// What clap's script for bash knows nothing of: the names that there are here, and, after `--`,
+/// another program's command line. With bash-completion that is completed as the program's, else
+/// its first word alone.
+const BASH_NAMES: &str = include_str!("completion.bash");
 
 /// Print a script that lets your shell complete commands and flags
 ///
@@ -43,8 +29,16 @@ pub(crate) fn run(args: &CompletionArgs, mut tabane: Command) -> Result<ExitCode
     let mut script = String::from_utf8_lossy(&script).into_owned();
     if args.shell == Shell::Bash {
         script = script.replace("complete -F _tabane ", "complete -F _tabane_or_command ");
-        script += BASH_COMMANDS;
+        script += &BASH_NAMES.replace("@SCENARIOS@", &scenarios());
     }
     output::line(script.trim_end())?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The names that `tabane demo`, `lab` and `sim` take.
+fn scenarios() -> String {
+    #[cfg(feature = "lab")]
+    return crate::scenarios::names().join(" ");
+    #[cfg(not(feature = "lab"))]
+    String::new()
 }

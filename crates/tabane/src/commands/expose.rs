@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
 use serde::Serialize;
-use tabane_client::{FarEnds, SessionPlan};
+use tabane_client::SessionPlan;
 use tabane_control::{Exposure, Kind, running_clients};
 use tabane_linux::descriptors;
 use tabane_store::{ExposureEntry, Store};
@@ -138,10 +138,6 @@ async fn serve(
         tracing::warn!(%error, "no more descriptors than usual");
     }
     let signals = signals::catch()?;
-    let far_ends = tokio::select! {
-        far_ends = FarEnds::connect(plan, store) => far_ends?,
-        arrived = signals.next() => return Ok(program::signal_code(arrived?.signal)),
-    };
     let places: Vec<_> = entries.iter().map(ExposureEntry::place).collect();
     let description = Description {
         kind: Kind::Expose,
@@ -150,7 +146,10 @@ async fn serve(
         relays: plan.relays(),
         policy: Some(PolicyTextFile::of(store)),
     };
-    let instance = Instance::of_client(control, &description, &far_ends)?;
+    let (instance, far_ends) = tokio::select! {
+        visible = Instance::connect(control, &description, plan, store) => visible?,
+        arrived = signals.next() => return Ok(program::signal_code(arrived?.signal)),
+    };
     let relay = far_ends.relay().context("no relay is known")?;
     let exposures = far_ends.exposures();
     exposures.set(relay, &plan.rules, entries);

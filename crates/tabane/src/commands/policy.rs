@@ -1,9 +1,9 @@
 //! `tabane policy`: how links may be used, and what they may cost.
 
+mod check;
 mod edit;
 mod explain;
 
-use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
@@ -14,9 +14,10 @@ use tabane_policy::{LinkFacts, LinkUse};
 
 use crate::event_loop;
 use crate::output;
+use check::CheckArgs;
 use edit::SetArgs;
 use explain::ExplainArgs;
-use tabane_store::{POLICY_FILE, Store, parse_policy};
+use tabane_store::{POLICY_FILE, Store};
 use tabane_uplinks::{LinkPolicy, gateways, lent_links};
 
 /// Say how links may be used, by what, and what they may cost, and show what comes of it
@@ -43,12 +44,7 @@ enum PolicyCommand {
         #[arg(value_name = "LINK")]
         link: String,
     },
-    /// Check a policy file and change nothing
-    Check {
-        /// The file [default: the one in use]
-        #[arg(value_name = "FILE")]
-        file: Option<PathBuf>,
-    },
+    Check(CheckArgs),
     Explain(ExplainArgs),
 }
 
@@ -79,53 +75,9 @@ pub(crate) fn run(args: PolicyArgs, store: &Store) -> Result<ExitCode> {
         None => return show(args.json, store),
         Some(PolicyCommand::Set(set)) => edit::set(&path, &set)?,
         Some(PolicyCommand::Unset { link }) => edit::unset(&path, &link)?,
-        Some(PolicyCommand::Check { file }) => {
-            if file.is_none() && !path.exists() {
-                let path = path.display();
-                output::line(&format!(
-                    "no policy is set: {path} is not there; `tabane policy set` makes it"
-                ))?;
-                return Ok(ExitCode::SUCCESS);
-            }
-            return check(&file.unwrap_or(path));
-        }
+        Some(PolicyCommand::Check(check)) => return check::run(check, path),
         Some(PolicyCommand::Explain(explain)) => return explain::run(&explain, store),
     }
-    Ok(ExitCode::SUCCESS)
-}
-
-/// Tells every fault in a line of its own, and which rules not every mode can follow.
-fn check(path: &Path) -> Result<ExitCode> {
-    let text = std::fs::read_to_string(path);
-    let text = text.with_context(|| format!("cannot read {}", path.display()))?;
-    let directory = path.parent().unwrap_or_else(|| Path::new(""));
-    let policy = match parse_policy(&text, directory) {
-        Ok(policy) => policy,
-        Err(error) => {
-            for fault in &error.faults {
-                output::note(format_args!(
-                    "{}:{}: {}",
-                    path.display(),
-                    fault.line,
-                    fault.what
-                ));
-            }
-            return Ok(ExitCode::FAILURE);
-        }
-    };
-    let only_hooks = "is known where hooks capture the program (tabane run, tabane up); no effect \
-                      for proxies, for hosts behind --lan, and on kernels that do not tell";
-    for rule in policy.rules() {
-        let keys = [
-            ("process", rule.asks_for_process()),
-            ("dscp", rule.asks_for_dscp()),
-        ];
-        for (key, _) in keys.iter().filter(|(_, asks)| *asks) {
-            let (path, line) = (path.display(), rule.line);
-            output::line(&format!("{path}:{line}: note: {key} {only_hooks}"))?;
-        }
-    }
-    output::line(&format!("{}: no fault", path.display()))?;
     Ok(ExitCode::SUCCESS)
 }
 

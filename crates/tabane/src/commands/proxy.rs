@@ -14,7 +14,7 @@ use crate::output;
 use crate::program;
 use crate::session_args::SessionArgs;
 use crate::signals;
-use tabane_client::{FarEnds, OpenConnections, ProxyListener, SessionPlan};
+use tabane_client::{OpenConnections, ProxyListener, SessionPlan};
 use tabane_store::Store;
 use tabane_uplinks::PolicyTextFile;
 
@@ -49,10 +49,6 @@ async fn serve(
     }
     let signals = signals::catch()?;
     let listener = ProxyListener::bind(listen).await?;
-    let far_ends = tokio::select! {
-        far_ends = FarEnds::connect(plan, store) => far_ends?,
-        arrived = signals.next() => return Ok(program::signal_code(arrived?.signal)),
-    };
     let description = Description {
         kind: Kind::Proxy,
         name: format!("proxy-{}", std::process::id()),
@@ -60,7 +56,10 @@ async fn serve(
         relays: plan.relays(),
         policy: Some(PolicyTextFile::of(store)),
     };
-    let instance = Instance::of_client(control, &description, &far_ends)?;
+    let (instance, far_ends) = tokio::select! {
+        visible = Instance::connect(control, &description, plan, store) => visible?,
+        arrived = signals.next() => return Ok(program::signal_code(arrived?.signal)),
+    };
     output::line(&format!("SOCKS5 and HTTP proxy on {}", listener.address()))?;
     let (rules, connections) = (plan.rules.clone(), OpenConnections::default());
     let stopped = tokio::select! {

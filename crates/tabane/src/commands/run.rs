@@ -5,7 +5,7 @@
 
 use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{ExitCode, ExitStatus};
 
 use anyhow::{Context, Result};
@@ -37,12 +37,6 @@ const SAMPLE_INTERVAL: Duration = Duration::from_millis(500);
 /// What the command gets when tabane is killed: the terminal is gone, as far as it is concerned.
 /// Interactive programs save their work and end, others end.
 const FAREWELL: Signal = Signal::SIGHUP;
-/// What OpenSSH's own settings include, on most distributions, and whose files it wants to be
-/// root's or the user's.
-const SSH_SETTINGS: &str = "/etc/ssh/ssh_config.d";
-/// Programs that it is, or that start it.
-const BY_SSH: [&str; 5] = ["ssh", "scp", "sftp", "git", "rsync"];
-
 /// Run a command with all its TCP, UDP and DNS carried over all links
 ///
 /// What the command sends is captured below it, so it needs to know nothing, static binaries
@@ -152,15 +146,9 @@ pub(crate) async fn run_program(
         let direct: Vec<_> = direct.map(|prefix| prefix.0).collect();
         Entrance::best(&direct, account.is_some()).await?
     };
-    if entrance.knows_no_other_user() {
-        warn_of_ssh(&args.command);
+    if let Some(advice) = entrance.advice_for(&args.command) {
+        output::note(format_args!("tabane: {advice}"));
     }
-    let far_ends = tokio::select! {
-        far_ends = FarEnds::connect(plan, store) => far_ends?,
-        arrived = signals.next() => {
-            return Ok(ExitStatus::from_raw(arrived?.signal as i32));
-        }
-    };
     let description = Description {
         kind: Kind::Run,
         name: format!("run-{}", std::process::id()),
@@ -168,7 +156,12 @@ pub(crate) async fn run_program(
         relays: plan.relays(),
         policy: Some(PolicyTextFile::of(store)),
     };
-    let instance = Instance::of_client(&args.control, &description, &far_ends)?;
+    let (instance, far_ends) = tokio::select! {
+        visible = Instance::connect(&args.control, &description, plan, store) => visible?,
+        arrived = signals.next() => {
+            return Ok(ExitStatus::from_raw(arrived?.signal as i32));
+        }
+    };
     let mut command = program.command();
     entrance.admit(&mut command, &far_ends, &plan.rules)?;
     entrance.ready(&far_ends).await;
@@ -203,25 +196,6 @@ pub(crate) async fn run_program(
         atomic_file::write_out(&path, text.as_bytes())?;
     }
     Ok(ended)
-}
-
-/// Says what helps a command that would end at a file of root's among OpenSSH's settings.
-fn warn_of_ssh(command: &[OsString]) {
-    let name = command.first().and_then(|name| Path::new(name).file_name());
-    let is_ssh = name.is_some_and(|name| BY_SSH.iter().any(|it| name == *it));
-    let chooses = std::env::var_os("GIT_SSH_COMMAND").is_some()
-        || command
-            .iter()
-            .any(|word| word.to_string_lossy().starts_with("-F"));
-    let files = std::fs::read_dir(SSH_SETTINGS).into_iter().flatten();
-    let mut names = files.flatten().map(|file| file.path());
-    if is_ssh && !chooses && names.any(|path| path.extension().is_some_and(|it| it == "conf")) {
-        output::note(format_args!(
-            "tabane: ssh refuses {SSH_SETTINGS} here, where root's files look like nobody's: \
-             `ssh -F none` (GIT_SSH_COMMAND='ssh -F none' for git) does without, or sudo tabane \
-             run --user \"$USER\" -- CMD"
-        ));
-    }
 }
 
 /// The command as it was typed, as far as it fits a line.

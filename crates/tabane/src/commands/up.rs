@@ -126,6 +126,10 @@ pub(crate) fn run(args: UpArgs, store: &Store) -> Result<ExitCode> {
     }
     plan.plain_by_several &= !is_strict;
     if args.detach {
+        let lan = given_or(args.lan, settings.lan);
+        if let Some(missing) = event_loop::ask(plan.missing(&lan, store))?? {
+            output::note(format_args!("tabane: {missing}"));
+        }
         return detach(is_strict);
     }
     let _lock = Lock::acquire()?;

@@ -177,6 +177,25 @@ fn without_hooks_and_user_namespaces_there_is_a_proxy_and_the_switch_is_named() 
     assert!(text(&output.stdout).starts_with("socks5"), "{output:?}");
     let said = complaint(&output);
     assert!(said.contains("user.max_user_namespaces=0"), "{said}");
+    // Who is root already is told what root lacks.
+    assert!(!said.contains("root carries all"), "{said}");
+    assert!(said.contains("cannot capture"), "{said}");
+}
+
+#[test]
+fn where_too_few_files_may_be_open_the_limit_is_named() {
+    let Some(world) = World::new(&[]) else { return };
+    world.join();
+    let mut run = world.in_client("prlimit");
+    let run = run.args(["--nofile=16", TABANE, "run", "--", "true"]);
+    let output = run.output().unwrap();
+    assert_eq!(status(&output), Some(1));
+    let said = text(&output.stderr);
+    let last = said.lines().last().unwrap();
+    assert!(
+        last.contains("open files") && last.contains("ulimit -n"),
+        "{said}"
+    );
 }
 
 #[test]

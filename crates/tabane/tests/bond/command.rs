@@ -8,8 +8,10 @@ use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 
+use crate::control::PATIENCE;
 use crate::process::{pid, wait_for};
-use crate::running::{Running, run};
+use crate::running::{Running, run, within};
+use crate::up::forbid_plain_pings;
 use crate::world::{TABANE, World};
 use crate::{status, text};
 
@@ -194,4 +196,87 @@ fn a_host_that_is_not_there_is_searched_for_once() {
     assert_eq!(ours.1, plain.1);
     let (plain, ours) = (seconds(&plain.0), seconds(&ours.0));
     assert!(ours < plain + 2.0, "{ours} s, plainly {plain} s");
+}
+
+#[test]
+fn a_command_that_waits_for_its_relay_is_seen() {
+    let Some(world) = World::new(&[]) else { return };
+    world.join();
+    kill(world.relay_pid(), Signal::SIGSTOP).unwrap();
+    let mut command = world.tabane(&["run", "--", "true"]);
+    let mut running = Running(command.stderr(Stdio::null()).spawn().unwrap());
+    let name = format!("run-{}", running.0.id());
+    let shown = || {
+        let mut status = world.tabane(&["status", "--json", "--instance", &name]);
+        status.output().unwrap()
+    };
+    // Until the socket is there, before which nobody could tell of it.
+    let socket = world.path("runtime").join(format!("{name}.sock"));
+    within(PATIENCE, "the socket", || socket.exists());
+    let mut state = serde_json::Value::Null;
+    within(PATIENCE, "both links", || {
+        state = serde_json::from_slice(&shown().stdout).unwrap();
+        state["links"]
+            .as_array()
+            .is_some_and(|links| links.len() == 2)
+    });
+    assert_eq!(state["links"][0]["state"], "opening", "{state:#}");
+    assert_eq!(state["instance"]["relay"], "203.0.113.1", "{state:#}");
+    let problem = state["problems"][0]["what"].as_str().unwrap();
+    assert!(problem.contains("no session to the relay"), "{problem}");
+    assert!(
+        running.0.try_wait().unwrap().is_none(),
+        "it was seen afterwards"
+    );
+}
+
+/// As an ordinary user, whose command has a network of its own.
+fn as_nobody(world: &World) -> impl Fn(&[&str]) -> Command {
+    let home = world.path("nobody");
+    fs::create_dir(&home).unwrap();
+    std::os::unix::fs::chown(&home, Some(65534), Some(65534)).unwrap();
+    move |arguments| {
+        let mut command = world.in_client("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups", TABANE]);
+        command.args(arguments).current_dir("/");
+        command.env("HOME", &home).env("TABANE_RUNTIME", &home);
+        command
+    }
+}
+
+#[test]
+fn without_root_pings_to_near_hosts_and_direct_ones_go_as_without_tabane() {
+    let Some(world) = World::new(&[]) else { return };
+    let open = ["-qw", "net.ipv4.ping_group_range=0 2147483647"];
+    run(world.in_client("sysctl").args(open));
+    run(world.in_relay("sysctl").args(open));
+    if !forbid_plain_pings(&world) {
+        println!("skipped: no nft");
+        return;
+    }
+    let as_nobody = as_nobody(&world);
+    run(&mut as_nobody(&["join", &world.join]));
+    let answers = |flags: &[&str], host: &str, hops: &str| {
+        let ping = ["--", "ping", "-c1", "-W3", "-t", hops, host];
+        let arguments = [&["run"], flags, &ping].concat();
+        let output = as_nobody(&arguments).output().unwrap();
+        text(&output.stdout).contains(&format!("bytes from {host}"))
+    };
+    // The server hears none that come plainly.
+    assert!(answers(&[], "203.0.113.2", "64"));
+    assert!(!answers(
+        &["--direct", "203.0.113.2/32"],
+        "203.0.113.2",
+        "64"
+    ));
+    run(world.in_servers("nft").args(["flush", "ruleset"]));
+    assert!(answers(
+        &["--direct", "203.0.113.2/32"],
+        "203.0.113.2",
+        "64"
+    ));
+    // A router beside us, by either link and with no hop between, and the relay.
+    for near in ["10.71.1.2", "10.71.2.2", "2001:db8:2::2", "203.0.113.1"] {
+        assert!(answers(&[], near, "1"), "{near}");
+    }
 }

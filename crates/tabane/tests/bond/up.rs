@@ -11,9 +11,11 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 
 use super::{complaint, status, text};
+use crate::control::{link, until};
 pub(crate) use crate::process::UP;
 use crate::process::{Notices, PATIENCE};
-use crate::world::{TABANE, World, pid, wait_for};
+use crate::running::within;
+use crate::world::{TABANE, World, ip, pid, wait_for};
 
 const PEER: &str = "http://203.0.113.2:8000/peer";
 const PEER6: &str = "http://[2001:db8:ffff::2]:8000/peer";
@@ -391,4 +393,56 @@ fn without_nftables_it_says_so_and_carries_what_needs_none() {
         log.contains("pings and other protocols are not carried"),
         "{log}"
     );
+}
+
+#[test]
+fn a_link_that_is_not_there_is_named_at_once_and_used_when_it_comes() {
+    let Some(world) = World::new(&[]) else { return };
+    world.join();
+    let has_nft = Command::new("nft").arg("--version").output().is_ok();
+    let lan: &[&str] = if has_nft { &["--lan", "lan7"] } else { &[] };
+    let up = Up::start(&world, &[&["--link", "wwan7"], lan].concat());
+    if has_nft {
+        // As of READY=1.
+        let log = fs::read_to_string(world.path("up.log")).unwrap();
+        let said = "--lan: there is no interface called 'lan7'";
+        assert!(log.contains(said), "{log}");
+    }
+    let said = "there is no interface called 'wwan7'; there are: lo, c1, c2";
+    within(PATIENCE, said, || {
+        let log = fs::read_to_string(world.path("up.log")).unwrap();
+        log.contains(said)
+    });
+    let is_seen =
+        |state: &serde_json::Value| state["links"].as_array().is_some_and(|it| !it.is_empty());
+    let state = until(&world, "up", is_seen);
+    let shown = link(&state, "wwan7");
+    let why = shown["problem"].as_str().unwrap();
+    assert!(
+        shown["state"] == "unused" && why.contains("no such interface"),
+        "{shown:#}"
+    );
+    for line in [
+        format!("-n {} link set c2 down", world.client_ns()),
+        format!("-n {} link set c2 name wwan7", world.client_ns()),
+        format!("-n {} link set wwan7 up", world.client_ns()),
+        format!(
+            "-n {} route replace default via 10.71.2.2 dev wwan7",
+            world.client_ns()
+        ),
+    ] {
+        ip(&line);
+    }
+    up.wait_until(UP);
+    drop(up);
+
+    let output = world
+        .tabane(&["up", "--detach", "--link", "wwan8", "--lan", "lan8"])
+        .output()
+        .unwrap();
+    assert!(world.tabane(&["down"]).status().unwrap().success());
+    let told = text(&output.stderr);
+    let first = told.lines().next().unwrap();
+    let both = "no interface called 'wwan8' or 'lan8'";
+    assert!(first.contains(both), "{told}");
 }

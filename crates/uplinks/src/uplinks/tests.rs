@@ -117,6 +117,26 @@ fn every_reason_not_to_use_a_link_is_in_the_next_table_with_its_words() {
 }
 
 #[test]
+fn a_link_that_was_named_is_known_before_it_comes() {
+    let host = Host::new("");
+    let (files, _) = Files::start(&host.store).unwrap();
+    let policy = LinkPolicy::load(&host.store).unwrap();
+    let wanted = vec!["usb0".to_owned(), "wlan0".to_owned()];
+    let interfaces = host.uplinks.table().interfaces.clone();
+    let roll = LinkRoll::default();
+    let wifi = interfaces[1..].to_vec();
+    let uplinks = Uplinks::with(wifi.clone(), policy, wanted, roll, files, Vec::new());
+    let why = || uplinks.roll().why_unused("usb0");
+    uplinks.0.on_interfaces(wifi.clone());
+    assert!(why().unwrap().contains("used when it comes"));
+    assert_eq!(uplinks.roll().usable(), ["wlan0"]);
+    uplinks.0.on_interfaces(interfaces);
+    assert_eq!(why(), None);
+    uplinks.0.on_interfaces(wifi);
+    assert_eq!(why().unwrap(), "not there any more");
+}
+
+#[test]
 fn a_pause_holds_whatever_becomes_of_the_link_until_it_is_taken_back() {
     let host = Host::new("");
     let mut tables = host.uplinks.subscribe();
