@@ -41,6 +41,7 @@ mod burst;
 mod chance;
 mod company;
 mod dip;
+mod fade;
 mod loss;
 mod ramp;
 mod rival;
@@ -61,6 +62,7 @@ use burst::Burst;
 use chance::Chance;
 use company::LOOK_INTERVAL_MIN;
 use dip::Dip;
+use fade::Fade;
 use ramp::Ramp;
 use rival::Rivalry;
 use sense::{Sense, Standing};
@@ -103,6 +105,7 @@ pub(super) struct Tabane {
     burst: Burst,
     chance: Chance,
     swing: Swing,
+    fade: Fade,
     rivalry: Rivalry,
     phase: Phase,
     /// What the path delivers: the present rate while a queue stands, else the highest since.
@@ -164,6 +167,7 @@ impl Tabane {
             burst: Burst::new(now),
             chance: Chance::default(),
             swing: Swing::new(now),
+            fade: Fade::new(now),
             rivalry: Rivalry::new(now),
             phase: Phase::Startup(Startup::new(now)),
             changed_at: now,
@@ -363,6 +367,7 @@ impl Algorithm for Tabane {
         let is_calm = !matches!(self.phase, Phase::Dip(_));
         let is_span_over = self.sense.on_ack(event, is_calm);
         if is_span_over {
+            self.fade.on_span(event.now, self.sense.carried());
             self.follow_way_back(event.now);
         }
         if self.model.is_round_start {

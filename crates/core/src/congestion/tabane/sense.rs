@@ -88,6 +88,8 @@ pub(super) struct Sense {
     jump: Duration,
     /// What one acknowledgement covers, smoothed.
     batch: Bytes,
+    /// What the last span brought.
+    carried: Rate,
 }
 
 impl Sense {
@@ -99,6 +101,7 @@ impl Sense {
             jitter: Duration::ZERO,
             jump: Duration::ZERO,
             batch: Bytes::ZERO,
+            carried: Rate::ZERO,
         }
     }
 
@@ -131,6 +134,7 @@ impl Sense {
             self.jitter = (self.jitter * 7 + scatter) / 8;
             self.jump = (self.jump * 3 + span.jump) / 4;
         }
+        self.carried = Rate::of(span.acked, event.now.since(span.started_at));
         let batch = span.acked.get() / u64::from(span.samples);
         self.batch = Bytes::new((self.batch.get() * 7 + batch) / 8);
         self.before_last = self.last;
@@ -169,6 +173,11 @@ impl Sense {
     /// Whether [`Self::rate`] is the path's: else the application sent less.
     pub(super) fn is_measured(&self) -> bool {
         self.last.is_measured || self.before_last.is_measured
+    }
+
+    /// What was acknowledged in the last span, over its length.
+    pub(super) fn carried(&self) -> Rate {
+        self.carried
     }
 
     /// Round trips are reckoned with a way back that is longer by `nanos` from here on.

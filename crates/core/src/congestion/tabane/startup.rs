@@ -264,8 +264,15 @@ impl Tabane {
 
     /// Start-up ended too soon, for jitter: it goes on, and no queue's growth ends it now.
     pub(super) fn resume_startup(&mut self, now: Instant) {
+        self.restart_startup(now);
+        if let Phase::Startup(startup) = &mut self.phase {
+            startup.falls = FALLS;
+        }
+    }
+
+    /// The path may carry much more than it does at present, whatever it carried before.
+    pub(super) fn restart_startup(&mut self, now: Instant) {
         let mut startup = Startup::new(now);
-        startup.falls = FALLS;
         startup.rate = self.model.latest_rate().scaled(1.0 / FULL_GROWTH);
         startup.growing = self.model.last.rtt_min;
         self.is_full = false;

@@ -59,6 +59,12 @@ impl Tabane {
         let is_vain = (is_long || is_theirs) && self.is_yielding_vain(queue, standing);
         if !is_vain {
             self.control(now);
+            let is_room = self.velocity > 0 && self.swing.hold() == 0.0;
+            if is_room && self.fade.asks_for_startup(now, self.rate) {
+                self.model.forget_rates(self.min_rtt());
+                self.restart_startup(now);
+                return;
+            }
         }
         self.rivalry.on_span(now, self.min_rtt(), is_long);
         self.rivalry.on_round_trip(now, self.min_rtt() + queue);
@@ -98,6 +104,7 @@ impl Tabane {
         };
         self.swing.update(now, self.rate);
         self.peak = self.peak.max(self.rate);
+        self.fade.on_rate(now, self.rate);
         let ((queue, standing), target) = (self.queue(), self.target());
         let kept = self.kept_window(now);
         let in_use = standing.window;
