@@ -12,7 +12,7 @@ use tabane_control::{
 };
 use tabane_policy::Reaction;
 use tabane_tunnel::shown::NO_TRACE;
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 
 use crate::client_session::SessionPlan;
 use crate::far_ends::FarEnds;
@@ -27,21 +27,40 @@ pub struct EarlyView {
     roll: LinkRoll,
     /// Those that it may use, by name and key, the preferred first.
     relays: Vec<(String, String)>,
-    far_ends: Rc<OnceCell<FarEnds>>,
+    handover: Rc<Handover>,
     later: Option<ClientView>,
+}
+
+/// How a client that waited comes by its far ends.
+#[derive(Default)]
+pub struct Handover {
+    far_ends: OnceCell<FarEnds>,
+    given: Notify,
+    shown: Notify,
+}
+
+impl Handover {
+    /// Gives the view its far ends, once; returns when they are shown, so that whoever asks next
+    /// is told of them.
+    pub async fn give(&self, far_ends: FarEnds) -> FarEnds {
+        let far_ends = self.far_ends.get_or_init(|| far_ends).clone();
+        self.given.notify_one();
+        self.shown.notified().await;
+        far_ends
+    }
 }
 
 impl EarlyView {
     /// For a client that follows `plan`; the second is where its far ends go once they are there.
-    pub fn new(plan: &SessionPlan) -> (Self, Rc<OnceCell<FarEnds>>) {
-        let far_ends = Rc::new(OnceCell::new());
+    pub fn new(plan: &SessionPlan) -> (Self, Rc<Handover>) {
+        let handover = Rc::<Handover>::default();
         let view = Self {
             roll: plan.roll.clone(),
             relays: plan.relays(),
-            far_ends: far_ends.clone(),
+            handover: handover.clone(),
             later: None,
         };
-        (view, far_ends)
+        (view, handover)
     }
 
     /// What the policy wants done when something happens.
@@ -54,11 +73,13 @@ impl InstanceView for EarlyView {
     const PACE: Pace = ClientView::PACE;
 
     async fn look(&mut self, state: &mut State) {
-        if let (None, Some(far_ends)) = (&self.later, self.far_ends.get()) {
+        if let (None, Some(far_ends)) = (&self.later, self.handover.far_ends.get()) {
             self.later = Some(ClientView::new(far_ends.clone(), self.relays.clone()));
         }
         if let Some(later) = &mut self.later {
-            return later.look(state).await;
+            later.look(state).await;
+            self.handover.shown.notify_one();
+            return;
         }
         let opening = |name: String| Link::new(&name, LinkState::Opening);
         state.links = self.roll.usable().into_iter().map(opening).collect();
@@ -70,8 +91,7 @@ impl InstanceView for EarlyView {
     async fn changed(&self) {
         match &self.later {
             Some(later) => later.changed().await,
-            // Whoever watches looks again and again anyway.
-            None => std::future::pending().await,
+            None => self.handover.given.notified().await,
         }
     }
 
