@@ -27,19 +27,19 @@ pub struct EarlyView {
     roll: LinkRoll,
     /// Those that it may use, by name and key, the preferred first.
     relays: Vec<(String, String)>,
-    handover: Rc<Handover>,
+    ends: Rc<EarlyEnds>,
     later: Option<ClientView>,
 }
 
 /// How a client that waited comes by its far ends.
 #[derive(Default)]
-pub struct Handover {
+pub struct EarlyEnds {
     far_ends: OnceCell<FarEnds>,
     given: Notify,
     shown: Notify,
 }
 
-impl Handover {
+impl EarlyEnds {
     /// Gives the view its far ends, once; returns when they are shown, so that whoever asks next
     /// is told of them.
     pub async fn give(&self, far_ends: FarEnds) -> FarEnds {
@@ -52,15 +52,15 @@ impl Handover {
 
 impl EarlyView {
     /// For a client that follows `plan`; the second is where its far ends go once they are there.
-    pub fn new(plan: &SessionPlan) -> (Self, Rc<Handover>) {
-        let handover = Rc::<Handover>::default();
+    pub fn new(plan: &SessionPlan) -> (Self, Rc<EarlyEnds>) {
+        let ends = Rc::<EarlyEnds>::default();
         let view = Self {
             roll: plan.roll.clone(),
             relays: plan.relays(),
-            handover: handover.clone(),
+            ends: ends.clone(),
             later: None,
         };
-        (view, handover)
+        (view, ends)
     }
 
     /// What the policy wants done when something happens.
@@ -73,12 +73,12 @@ impl InstanceView for EarlyView {
     const PACE: Pace = ClientView::PACE;
 
     async fn look(&mut self, state: &mut State) {
-        if let (None, Some(far_ends)) = (&self.later, self.handover.far_ends.get()) {
+        if let (None, Some(far_ends)) = (&self.later, self.ends.far_ends.get()) {
             self.later = Some(ClientView::new(far_ends.clone(), self.relays.clone()));
         }
         if let Some(later) = &mut self.later {
             later.look(state).await;
-            self.handover.shown.notify_one();
+            self.ends.shown.notify_one();
             return;
         }
         let opening = |name: String| Link::new(&name, LinkState::Opening);
@@ -91,7 +91,7 @@ impl InstanceView for EarlyView {
     async fn changed(&self) {
         match &self.later {
             Some(later) => later.changed().await,
-            None => self.handover.given.notified().await,
+            None => self.ends.given.notified().await,
         }
     }
 

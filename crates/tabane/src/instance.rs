@@ -84,10 +84,10 @@ impl Instance {
         plan: &SessionPlan,
         store: &Store,
     ) -> Result<(Self, FarEnds)> {
-        let (view, handover) = EarlyView::new(plan);
+        let (view, ends) = EarlyView::new(plan);
         let instance = Self::start(args, description, view, |view| Some(view.reactions()))?;
         let far_ends = FarEnds::connect(plan, store).await?;
-        Ok((instance, handover.give(far_ends).await))
+        Ok((instance, ends.give(far_ends).await))
     }
 
     /// Makes a relay visible. Must be called within a `LocalSet`.
