@@ -10,11 +10,12 @@ use std::array;
 
 use tabane_base::{Duration, Instant, Rate};
 
-/// A fall to less than this part, from two spans to the next two, is no newcomer's.
+/// Two spans that carry less than the two before them by more than this factor: no newcomer does
+/// that.
 const FALL: f64 = 2.0;
-/// Less than this part of the best is worth a start-up.
+/// A start-up is worth its queue where the best rate was more than so many times the present one.
 const FALLEN: f64 = 3.0;
-/// It may come back for so long, and what was best fades in the same time.
+/// The link may come back for so long; within it the best rate is forgotten, to 1/e.
 const SPAN: Duration = Duration::from_secs(20);
 /// After a start-up, which may be in vain, there is none for so long.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -29,6 +30,7 @@ pub(super) struct Fade {
     /// The highest rate, less what time takes of it.
     best: Rate,
     best_at: Instant,
+    /// Until then it may come back.
     until: Instant,
     /// When the next start-up may begin.
     next: Instant,
@@ -70,5 +72,55 @@ impl Fade {
             self.next = now + PAUSE;
         }
         is_due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SPAN_MS: u64 = 10;
+
+    /// A path of 20 Mbit/s for a second, then one that carries `kbps` in its spans; and now.
+    fn after(kbps: impl Iterator<Item = u64>) -> (Fade, Instant) {
+        let mut fade = Fade::new(Instant::EPOCH);
+        let mut now = Instant::EPOCH;
+        for kbps in std::iter::repeat_n(20_000, 100).chain(kbps) {
+            now += Duration::from_millis(SPAN_MS);
+            fade.on_span(now, Rate::from_bps(kbps * 1_000));
+            fade.on_rate(now, Rate::from_bps(kbps * 1_000));
+        }
+        (fade, now)
+    }
+
+    #[test]
+    fn what_fell_at_once_is_asked_for_again_and_again_for_a_while() {
+        let (mut fade, now) = after([15_000, 2_000, 2_000, 2_000].into_iter());
+        let rate = Rate::from_mbps(2);
+        assert!(fade.asks_for_startup(now, rate));
+        assert!(
+            !fade.asks_for_startup(now + PAUSE / 2, rate),
+            "one at a time"
+        );
+        assert!(fade.asks_for_startup(now + PAUSE, rate));
+        let back = Rate::from_mbps(10);
+        assert!(
+            !fade.asks_for_startup(now + PAUSE * 2, back),
+            "it came back"
+        );
+        assert!(
+            !fade.asks_for_startup(now + SPAN, rate),
+            "it stays as it is"
+        );
+    }
+
+    /// In start-up a newcomer doubles in each round trip, of two spans: our share of the link falls
+    /// to a twentieth by that.
+    #[test]
+    fn a_newcomer_s_doubling_is_no_fade() {
+        let theirs = (0..14).map(|span| 0.1 * f64::from(span / 2).exp2());
+        let ours = theirs.map(|theirs| (20_000.0 / (1.0 + theirs)) as u64);
+        let (mut fade, now) = after(ours);
+        assert!(!fade.asks_for_startup(now, Rate::from_mbps(2)));
     }
 }
