@@ -62,7 +62,7 @@ fn associations_that_nobody_takes_are_few_and_others_come_once_there_is_room() {
     }
     // Everything has been said by then, and some of it again.
     (0..300).for_each(|_| turn(&mut stack));
-    println!("{} kB more", resident_kb() - before);
+    println!("{} kB more", resident_kb().saturating_sub(before));
     let mut there = come(&mut stack, listener);
     let mut all = there.len();
     println!("{all} of {CROWD} at once");
