@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 
 use nix::sys::socket::{setsockopt, sockopt};
 
-/// Of connections to a listener of ours. The kernel's offloading makes large ones of them anyway.
+/// Of connections on one machine. The kernel's offloading makes large ones of them anyway.
 pub(crate) const SEGMENT: u32 = 8 * 1024;
 
 /// Gives `socket` a receive buffer of `bytes`, which the kernel doubles for its own needs. Beyond
@@ -31,10 +31,11 @@ pub(crate) fn grow_send(socket: &impl AsFd, bytes: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// Has programs that connect to `listener` send segments that small buffers have room for.
+/// Has whoever connects to `socket`, or is connected to by it, send segments that small buffers
+/// have room for (`read_ahead`).
 ///
 /// # Errors
 /// As `setsockopt(2)`.
-pub(crate) fn allow_small_buffers(listener: &impl AsFd) -> io::Result<()> {
-    Ok(setsockopt(listener, sockopt::TcpMaxSeg, &SEGMENT)?)
+pub fn allow_small_buffers(socket: &impl AsFd) -> io::Result<()> {
+    Ok(setsockopt(socket, sockopt::TcpMaxSeg, &SEGMENT)?)
 }

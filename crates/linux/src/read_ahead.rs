@@ -8,7 +8,7 @@
 //!
 //! A buffer that takes fewer than two segments stops a connection: its sender waits for room for a
 //! whole one (RFC 9293 §3.8.6.2.1) and asks only every 200 ms. Loopback's segments have 64 kB, so
-//! a listener that wants small buffers asks for smaller ones.
+//! who wants small buffers there asks for smaller ones (`buffers`).
 
 use std::io;
 use std::mem;
@@ -24,7 +24,7 @@ use crate::tcp_info::round_trip;
 
 /// Two that the window has room for, as the kernel counts its own costs, and two as a reserve.
 const LEAST_SEGMENTS: usize = 4;
-/// Of machines elsewhere: what a kernel offers everybody at first.
+/// Of machines elsewhere, and at least: what a kernel offers everybody at first.
 const LEAST_ELSEWHERE: usize = 64 * 1024;
 /// Enough for any link.
 const MOST: usize = 4 << 20;
@@ -73,16 +73,20 @@ impl ReadAhead {
         let is_here = |peer: std::net::SocketAddr| {
             peer.ip().to_canonical().is_loopback() || stands_for_a_program(peer)
         };
-        let is_here = tcp.peer_addr().is_ok_and(is_here);
+        Self::by_place(tcp, tcp.peer_addr().is_ok_and(is_here))
+    }
+
+    fn by_place(tcp: &TcpStream, is_here: bool) -> Self {
         // Ours towards the program are of the size of the program's towards us.
         let segment = getsockopt(tcp, sockopt::TcpMaxSeg).map_or(usize::MAX, |size| size as usize);
         Self {
             given: 0,
             offered: 0,
             round_trip: (!is_here).then(|| round_trip(tcp)),
-            least: match is_here {
-                true => segment.saturating_mul(LEAST_SEGMENTS).min(MOST),
-                false => LEAST_ELSEWHERE,
+            least: match (is_here, segment.saturating_mul(LEAST_SEGMENTS).min(MOST)) {
+                (true, least) => least,
+                // A service beside us has an address like any other.
+                (false, least) => least.max(LEAST_ELSEWHERE),
             },
             wanted: [0; 2],
             began: Instant::from_millis(0),
@@ -265,6 +269,28 @@ mod tests {
             // Some 0.2 s; 4 s where each fall of the limit has data refused.
             assert!(took.as_secs() < 2, "{took:?}, small segments: {is_small}");
         }
+    }
+
+    /// A service on the relay's own machine has an address like any other.
+    #[tokio::test]
+    async fn a_service_here_that_is_not_known_to_be_waits_for_nothing() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (mut program, mut ours) = pair(&listener).await;
+        let writing = tokio::spawn(async move { program.write_all(&vec![7; SIZE]).await });
+        let mut read_ahead = ReadAhead::by_place(&ours, false);
+        let (mut chunk, mut read) = (vec![0; CHUNK / 4], 0);
+        let begun = std::time::Instant::now();
+        while read < SIZE {
+            // 13 MB a second, over fast links, and then over slow ones.
+            let ms = (read / CHUNK * 5) as u64;
+            let limit = if ms < 1_000 { 16 << 20 } else { 300_000 };
+            read_ahead.follow(&ours, Instant::from_millis(ms), onward(limit));
+            read += ours.read(&mut chunk).await.unwrap();
+        }
+        // 0.2 s each time that the window has no room for a segment.
+        let took = begun.elapsed();
+        assert!(took.as_secs() < 2, "{took:?}");
+        writing.await.unwrap().unwrap();
     }
 
     /// A connection that has lost anything is slow for long.

@@ -98,6 +98,8 @@ async fn connect_tcp(remote: SocketAddr, departure: Departure) -> io::Result<Tcp
         SocketAddr::V6(_) => TcpSocket::new_v6()?,
     };
     departure.prepare_tcp(&socket, remote.ip())?;
+    // It may be a service of this machine's.
+    buffers::allow_small_buffers(&socket)?;
     socket.connect(remote).await
 }
 
