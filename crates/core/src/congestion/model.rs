@@ -202,6 +202,11 @@ impl Model {
         }
     }
 
+    /// No other rate is believed.
+    pub(super) fn restart_at(&mut self, rate: Rate) {
+        self.rates = [Rate::ZERO, rate];
+    }
+
     /// The rate that the path delivers.
     pub(super) fn bandwidth(&self) -> Rate {
         self.rates[0].max(self.rates[1])

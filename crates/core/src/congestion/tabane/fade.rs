@@ -17,8 +17,10 @@ const FALL: f64 = 2.0;
 const FALLEN: f64 = 3.0;
 /// The link may come back for so long; within it the best rate is forgotten, to 1/e.
 const SPAN: Duration = Duration::from_secs(20);
-/// After a start-up, which may be in vain, there is none for so long.
+/// After a start-up, which may be in vain, there is none for so long, nor for this part of what
+/// has passed since the fall: who has waited longer can wait longer.
 const PAUSE: Duration = Duration::from_millis(500);
+const PAUSE_PART: u32 = 4;
 /// Spans looked at.
 const SPANS: usize = 4;
 
@@ -32,6 +34,8 @@ pub(super) struct Fade {
     best_at: Instant,
     /// Until then it may come back.
     until: Instant,
+    /// When it fell.
+    fell_at: Instant,
     /// When the next start-up may begin.
     next: Instant,
 }
@@ -43,6 +47,7 @@ impl Fade {
             best: Rate::ZERO,
             best_at: now,
             until: now,
+            fell_at: now,
             next: now,
         }
     }
@@ -53,6 +58,7 @@ impl Fade {
         let [a, b, c, d] = self.carried;
         if a.min(b) > c.max(d).scaled(FALL) {
             self.until = now + SPAN;
+            self.fell_at = now;
         }
     }
 
@@ -69,7 +75,7 @@ impl Fade {
         let may_come_back = now < self.until && self.best > rate.scaled(FALLEN);
         let is_due = may_come_back && now >= self.next;
         if is_due {
-            self.next = now + PAUSE;
+            self.next = now + PAUSE.max(now.since(self.fell_at) / PAUSE_PART);
         }
         is_due
     }
@@ -112,6 +118,17 @@ mod tests {
             !fade.asks_for_startup(now + SPAN, rate),
             "it stays as it is"
         );
+    }
+
+    /// A link that stays slow, as many do, has fewer and fewer queues for nothing.
+    #[test]
+    fn the_longer_it_lasts_the_more_seldom_it_is_asked_for() {
+        let (mut fade, fell) = after([15_000, 2_000, 2_000, 2_000].into_iter());
+        let rate = Rate::from_mbps(2);
+        let later = fell + Duration::from_secs(8);
+        assert!(fade.asks_for_startup(later, rate));
+        assert!(!fade.asks_for_startup(later + Duration::from_millis(1_900), rate));
+        assert!(fade.asks_for_startup(later + Duration::from_millis(2_100), rate));
     }
 
     /// In start-up a newcomer doubles in each round trip, of two spans: our share of the link falls

@@ -273,7 +273,7 @@ impl Tabane {
     /// The path may carry much more than it does at present, whatever it carried before.
     pub(super) fn restart_startup(&mut self, now: Instant) {
         let mut startup = Startup::new(now);
-        startup.rate = self.model.latest_rate().scaled(1.0 / FULL_GROWTH);
+        startup.rate = self.model.bandwidth().scaled(1.0 / FULL_GROWTH);
         startup.growing = self.model.last.rtt_min;
         self.is_full = false;
         self.phase = Phase::Startup(startup);

@@ -61,7 +61,8 @@ impl Tabane {
             self.control(now);
             let is_room = self.velocity > 0 && self.swing.hold() == 0.0;
             if is_room && self.fade.asks_for_startup(now, self.rate) {
-                self.model.forget_rates(self.min_rtt());
+                // The rounds still hold what the link carried before it faded.
+                self.model.restart_at(self.rate);
                 self.restart_startup(now);
                 return;
             }
