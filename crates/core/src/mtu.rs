@@ -14,7 +14,8 @@ const MAX_PROBES: u8 = 3;
 const STEP: u16 = 20;
 /// How long until a larger size is tried again (RFC 8899 §5.1.1).
 const RAISE_INTERVAL: Duration = Duration::from_secs(600);
-/// So many large packets lost in a row, with none so large acknowledged, mean a black hole.
+/// So many large packets lost in a row, with none so large acknowledged, mean a black hole; unless
+/// all had left before the first of them was missed: a queue that overflows loses many in a row.
 const BLACK_HOLE: u8 = 8;
 
 /// The search for one path's packet size. Sizes are UDP payloads.
@@ -28,7 +29,8 @@ pub(crate) struct MtuDiscovery {
     lost_probes: u8,
     in_flight: bool,
     lost_in_a_row: u8,
-    /// The smallest of those.
+    /// When the first of those was missed, and the smallest.
+    missed_at: Instant,
     smallest_lost: u16,
     /// The largest of the packets that were given up when nothing was heard.
     given_up: u16,
@@ -44,6 +46,7 @@ impl MtuDiscovery {
             lost_probes: 0,
             in_flight: false,
             lost_in_a_row: 0,
+            missed_at: Instant::EPOCH,
             smallest_lost: 0,
             given_up: 0,
             raise_at: None,
@@ -137,20 +140,20 @@ impl MtuDiscovery {
     /// small packets alone, perhaps. `true` when the packet size fell back.
     pub(crate) fn on_alive(&mut self, now: Instant) -> bool {
         let size = std::mem::take(&mut self.given_up);
-        self.on_packet_lost(now, size)
+        self.on_packet_lost(now, now, size)
     }
 
     /// `true` when the packet size fell back.
-    pub(crate) fn on_packet_lost(&mut self, now: Instant, size: u16) -> bool {
+    pub(crate) fn on_packet_lost(&mut self, now: Instant, sent_at: Instant, size: u16) -> bool {
         if size <= BASE_SIZE || self.current == BASE_SIZE {
             return false;
         }
-        self.smallest_lost = match self.lost_in_a_row {
-            0 => size,
-            _ => self.smallest_lost.min(size),
+        (self.missed_at, self.smallest_lost) = match self.lost_in_a_row {
+            0 => (now, size),
+            _ => (self.missed_at, self.smallest_lost.min(size)),
         };
         self.lost_in_a_row = self.lost_in_a_row.saturating_add(1);
-        if self.lost_in_a_row < BLACK_HOLE {
+        if self.lost_in_a_row < BLACK_HOLE || sent_at < self.missed_at {
             return false;
         }
         self.lost_in_a_row = 0;
@@ -206,13 +209,23 @@ mod tests {
         assert!(mtu.on_probe_acked(Instant::EPOCH, 1472));
         for round in 0..20 {
             mtu.on_packet_given_up(1472);
-            assert!(!mtu.on_packet_lost(Instant::EPOCH, 1472), "{round}");
+            assert!(
+                !mtu.on_packet_lost(Instant::EPOCH, Instant::EPOCH, 1472),
+                "{round}"
+            );
             mtu.on_packet_acked(1472);
             assert!(!mtu.on_alive(Instant::EPOCH), "{round}");
         }
+        // A queue overflowed, and what arrived next was small.
+        let mut overflowed = mtu.clone();
+        for now in (10..18).map(Instant::from_millis) {
+            assert!(!overflowed.on_packet_lost(now, Instant::from_millis(9), 1472));
+        }
+        let (now, sent_at) = (Instant::from_millis(20), Instant::from_millis(11));
+        assert!(overflowed.on_packet_lost(now, sent_at, 1472));
         let mut silent = mtu.clone();
         let fell = (0..8)
-            .filter(|_| mtu.on_packet_lost(Instant::EPOCH, 1472))
+            .filter(|_| mtu.on_packet_lost(Instant::EPOCH, Instant::EPOCH, 1472))
             .count();
         assert_eq!((fell, mtu.current()), (1, BASE_SIZE));
         // Where each one is alone on its way, and probes are answered.
@@ -233,7 +246,7 @@ mod tests {
         let mut given_up = mtu.clone();
         let fell = (0..8).filter(|_| {
             mtu.on_packet_acked(1300);
-            mtu.on_packet_lost(Instant::EPOCH, 1472)
+            mtu.on_packet_lost(Instant::EPOCH, Instant::EPOCH, 1472)
         });
         assert_eq!((fell.count(), mtu.current()), (1, BASE_SIZE));
         let fell = (0..8).filter(|_| {

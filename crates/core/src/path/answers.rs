@@ -235,7 +235,7 @@ impl Path {
                 self.mtu.on_probe_lost(now, size);
                 continue;
             }
-            if self.mtu.on_packet_lost(now, packet.size) {
+            if self.mtu.on_packet_lost(now, packet.sent_at, packet.size) {
                 self.on_packet_size();
             }
             amount += size;
