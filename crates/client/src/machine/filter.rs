@@ -248,7 +248,12 @@ impl Filter {
         let (mut said, offered) = (String::new(), &self.sites.offered);
         for family in [V4, V6] {
             let (version, icmp, errors) = (family.version, family.icmp, family.errors);
+            let of = format!("meta nfproto {version}");
+            // What goes by the device goes on, for as long as its flow is remembered: one that is
+            // translated and leaves by another interface is refused to whoever sends.
+            let kept = format!("{of} ct mark {LODGED} meta mark set {echo} return\n");
             if !self.lodged.has(&family) {
+                beside += &kept;
                 beside += &format!("{icmp} type echo-request meta mark set {echo}\n");
                 asked += &format!(
                     "{from} {icmp} type echo-reply accept\n{from} {icmp} type {errors} accept\n\
@@ -265,10 +270,9 @@ impl Filter {
             // Flows that began before, or the other way, go on as they are: addresses are chosen
             // with a flow's first packet. Of ICMP only questions begin one, and errors follow what
             // they are about.
-            let of = format!("meta nfproto {version}");
+            beside += &kept;
             beside += &format!(
-                "{of} ct mark {LODGED} meta mark set {echo} return\n\
-                 {of} ct state {{ invalid, untracked }} return\n\
+                "{of} ct state {{ invalid, untracked }} return\n\
                  {of} ct status confirmed return\n\
                  {of} ct direction reply return\n\
                  {icmp} type != echo-request return\n\
@@ -348,6 +352,13 @@ pub(super) fn hold_flows() {
     let held = format!("{held}ct mark {TAKEN} drop\n}}\n");
     if let Err(error) = nft::replace_table(GOING, &held) {
         tracing::debug!(%error, "cannot hold the flows of hosts behind");
+    }
+}
+
+/// Has flows by the device begin anew, and as without it where the rules no longer lead there.
+pub(super) fn forget_lodged() {
+    if let Err(error) = conntrack::forget(LODGED) {
+        tracing::debug!(%error, "cannot have the flows by the device forgotten");
     }
 }
 

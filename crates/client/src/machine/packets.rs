@@ -19,7 +19,7 @@ use tabane_linux::{interfaces, routing::Routing, tun::Tun};
 use tabane_tunnel::{Assignment, Client, Lodging, OpenError, PacketFlow};
 use tokio::time::{interval, sleep};
 
-use super::filter::{ECHO, Filter, Lodged};
+use super::filter::{self, ECHO, Filter, Lodged};
 use crate::sites::Sites;
 
 const NAME: &str = "tabane%d";
@@ -142,10 +142,6 @@ impl Packets {
                 None => break Ok(()),
             }
         };
-        // Before the addresses, so that nothing leaves with a wrong one.
-        if !self.is_strict {
-            self.routing.remove_default(ECHO.table, self.index).await?;
-        }
         self.move_out().await?;
         result
     }
@@ -204,9 +200,14 @@ impl Packets {
         })
     }
 
-    /// The other way about. The kernel forgets with the addresses what it translated to them.
+    /// The other way about.
     async fn move_out(&self) -> Result<()> {
         self.filter.borrow_mut().set_lodged(Lodged::default())?;
+        filter::forget_lodged();
+        // Before the addresses, so that nothing leaves with a wrong one.
+        if !self.is_strict {
+            self.routing.remove_default(ECHO.table, self.index).await?;
+        }
         self.live_at(iter::once(NOBODY)).await?;
         self.set_mtu(PINGS_MTU).await
     }

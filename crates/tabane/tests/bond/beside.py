@@ -2,6 +2,8 @@
 
 serve                          answers what comes by the protocols below with the sender's address
 ask PROTOCOL SIZE ADDRESS...   asks, and prints whom the server saw, or - where nobody answered
+pour PROTOCOL ADDRESS          sends one every millisecond until its input ends, and prints what errors
+                               it got
 hop LIMIT ADDRESS              pings with this time to live, and prints what router says that it is up
 said PROTOCOL LIMIT SIZE ADDRESS
                                sends by this protocol (1 and 58 are pings) with this time to live and
@@ -54,6 +56,15 @@ def ask(protocol, size, address):
                 assert data.endswith(secret + bytes(size))
                 return data[8:].split()[0].decode()
     return "-"
+
+def pour(protocol, address):
+    s, errors = raw(address, protocol), set()
+    while not select.select([sys.stdin], [], [], 0.001)[0]:
+        try:
+            s.sendto(b"\0\0\x88\xb5pour", (address, 0))
+        except OSError as error:
+            errors.add(str(error))
+    print(*sorted(errors))
 
 def echo(ident, number, data):
     message = struct.pack("!BBHHH", 8, 0, 0, ident, number) + data
@@ -143,6 +154,8 @@ if what == "serve":
     serve()
 elif what == "ask":
     print(*(ask(int(rest[0]), int(rest[1]), address) for address in rest[2:]))
+elif what == "pour":
+    pour(int(rest[0]), rest[1])
 elif what == "listen":
     listen(rest[0])
 elif what == "inject":

@@ -145,7 +145,13 @@ fn other_protocols_bear_an_address_of_the_relay_and_nobody_is_cut_off() {
     assert_eq!(theirs["addresses"], ours["addresses"]);
     assert_eq!(theirs["refused"], serde_json::json!({}), "{theirs}");
 
-    // A relay that comes back gives the same address.
+    // A relay that comes back gives the same address. Nobody hears of it who goes on sending.
+    let pouring = SERVERS.map(|server| {
+        let mut pouring = world.in_client("python3");
+        let pouring = pouring.args([SCRIPT, "pour", "50", server]);
+        let pouring = pouring.stdin(Stdio::piped()).stdout(Stdio::piped());
+        pouring.spawn().unwrap()
+    });
     relay.stop();
     let left = world.in_relay("nft").args(["list", "tables"]).output();
     assert!(!text(&left.unwrap().stdout).contains("tabane"));
@@ -157,6 +163,10 @@ fn other_protocols_bear_an_address_of_the_relay_and_nobody_is_cut_off() {
     soon(&world, CARRIED);
     let again = packets(|| world.tabane(&[]), "up", |_| true);
     assert_eq!(again["addresses"][0], address.as_str());
+    for mut pouring in pouring {
+        drop(pouring.stdin.take());
+        assert_eq!(text(&pouring.wait_with_output().unwrap().stdout), "\n");
+    }
 
     up.kill();
     assert_eq!(seen_from_client(&world, 50), PLAIN);
