@@ -253,8 +253,7 @@ impl Filter {
             // translated and leaves by another interface is refused to whoever sends.
             let kept = format!("{of} ct mark {LODGED} meta mark set {echo} return\n");
             if !self.lodged.has(&family) {
-                beside += &kept;
-                beside += &format!("{icmp} type echo-request meta mark set {echo}\n");
+                beside += &format!("{kept}{icmp} type echo-request meta mark set {echo}\n");
                 asked += &format!(
                     "{from} {icmp} type echo-reply accept\n{from} {icmp} type {errors} accept\n\
                      {from} meta nfproto {version} drop\n"
@@ -270,9 +269,8 @@ impl Filter {
             // Flows that began before, or the other way, go on as they are: addresses are chosen
             // with a flow's first packet. Of ICMP only questions begin one, and errors follow what
             // they are about.
-            beside += &kept;
             beside += &format!(
-                "{of} ct state {{ invalid, untracked }} return\n\
+                "{kept}{of} ct state {{ invalid, untracked }} return\n\
                  {of} ct status confirmed return\n\
                  {of} ct direction reply return\n\
                  {icmp} type != echo-request return\n\
