@@ -200,14 +200,16 @@ impl Packets {
         })
     }
 
-    /// The other way about.
+    /// The other way about. Where the rules cannot be changed the way ends all the same: what they
+    /// still lead there would be lost.
     async fn move_out(&self) -> Result<()> {
-        self.filter.borrow_mut().set_lodged(Lodged::default())?;
+        let unruled = self.filter.borrow_mut().set_lodged(Lodged::default());
         filter::forget_lodged();
         // Before the addresses, so that nothing leaves with a wrong one.
         if !self.is_strict {
             self.routing.remove_default(ECHO.table, self.index).await?;
         }
+        unruled?;
         self.live_at(iter::once(NOBODY)).await?;
         self.set_mtu(PINGS_MTU).await
     }
