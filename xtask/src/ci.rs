@@ -2,13 +2,13 @@
 //!
 //! Owns the list of steps. Every step runs even when an earlier one failed, so that one round
 //! shows everything; a step's own output goes straight to the terminal, and what failed is named
-//! once more at the end.
+//! once more at the end, after how long each step took.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
@@ -36,6 +36,8 @@ const CLIPPY_ROUTER: &[&str] = &[
 ];
 /// Without the advisories, which are a database of their own.
 const DENY: &[&str] = &["deny", "--locked", "check", "bans", "licenses", "sources"];
+/// Apart from running them, so that each has its time.
+const BUILD: &[&str] = &["test", "--workspace", "--no-run"];
 const TEST: &[&str] = &["test", "--workspace", "--no-fail-fast"];
 const SOAK: &[&str] = &[
     "run",
@@ -76,16 +78,22 @@ pub(crate) fn test(root: &Path) -> bool {
     round.conclude()
 }
 
-/// Steps, and which of them failed.
+/// Steps, how long each took, and which of them failed.
 struct Round<'a> {
     root: &'a Path,
+    began: Instant,
+    took: Vec<(Duration, String)>,
     failed: Vec<String>,
 }
 
 impl<'a> Round<'a> {
-    const fn new(root: &'a Path) -> Self {
-        let failed = Vec::new();
-        Self { root, failed }
+    fn new(root: &'a Path) -> Self {
+        Self {
+            root,
+            began: Instant::now(),
+            took: Vec::new(),
+            failed: Vec::new(),
+        }
     }
 
     fn check(&mut self) {
@@ -97,6 +105,7 @@ impl<'a> Round<'a> {
     }
 
     fn test(&mut self) {
+        self.cargo(BUILD);
         self.tests();
         let root = self.root;
         let target = std::env::var_os("CARGO_TARGET_DIR");
@@ -167,7 +176,11 @@ impl<'a> Round<'a> {
         command
     }
 
+    /// What has been done since the step before.
     fn step(&mut self, what: &str, passed: Result<bool>) {
+        let before = self.took.iter().map(|(took, _)| *took).sum();
+        let took = self.began.elapsed().saturating_sub(before);
+        self.took.push((took, what.to_owned()));
         match passed {
             Ok(true) => return,
             Ok(false) => self.failed.push(what.to_owned()),
@@ -177,6 +190,10 @@ impl<'a> Round<'a> {
     }
 
     fn conclude(self) -> bool {
+        for (took, what) in &self.took {
+            eprintln!("xtask: {:5} s  {what}", took.as_secs());
+        }
+        eprintln!("xtask: {:5} s  in all", self.began.elapsed().as_secs());
         for what in &self.failed {
             eprintln!("xtask: failed: {what}");
         }
