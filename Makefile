@@ -19,7 +19,7 @@ TEST_DEPS := /usr/bin/chromium=chromium chromedriver=chromium-driver iptables=ip
 	nft=nftables nginx=nginx-light mptcpize=mptcpize openssl=openssl python3=python3 \
 	nc=netcat-openbsd iperf3=iperf3 dropbear=dropbear-bin scp=openssh-client wget=wget \
 	ffmpeg=ffmpeg tayga=tayga lintian=lintian apparmor_parser=apparmor etcd=etcd-server \
-	etcdctl=etcd-client wireguard-go=wireguard-go wg=wireguard-tools
+	etcdctl=etcd-client wireguard-go=wireguard-go wg=wireguard-tools ping=iputils-ping
 # What `make bench` measures with and against.
 BENCH_DEPS := iperf3=iperf3 mptcpize=mptcpize nginx=nginx-light aria2c=aria2
 

@@ -5,6 +5,7 @@
 //! once more at the end, after how long each step took.
 
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
@@ -38,7 +39,13 @@ const CLIPPY_ROUTER: &[&str] = &[
 const DENY: &[&str] = &["deny", "--locked", "check", "bans", "licenses", "sources"];
 /// Apart from running them, so that each has its time.
 const BUILD: &[&str] = &["test", "--workspace", "--no-run"];
-const TEST: &[&str] = &["test", "--workspace", "--no-fail-fast"];
+const TEST: &[&str] = &[
+    "test",
+    "--workspace",
+    "--no-fail-fast",
+    "--config",
+    "target.'cfg(unix)'.runner = '.ci/test-runner'",
+];
 const SOAK: &[&str] = &[
     "run",
     "--quiet",
@@ -105,9 +112,18 @@ impl<'a> Round<'a> {
     }
 
     fn test(&mut self) {
+        let root = self.root;
+        if let Some(directory) = closed_to_others(root).filter(|_| is_root()) {
+            let shown = directory.display();
+            let what = format!("tests run tabane as `nobody`, who may not enter {shown}");
+            let advice = format!("clone to another place, or: chmod o+x {shown}");
+            self.step(
+                "a place for tests",
+                Err(anyhow::anyhow!("{what} ({advice})")),
+            );
+        }
         self.cargo(BUILD);
         self.tests();
-        let root = self.root;
         let target = std::env::var_os("CARGO_TARGET_DIR");
         let target = target.map_or_else(|| root.join("target"), PathBuf::from);
         let (binary, out) = (target.join("debug/tabane"), target.join("packages-test"));
@@ -199,6 +215,14 @@ impl<'a> Round<'a> {
         }
         self.failed.is_empty()
     }
+}
+
+/// The directory on the way to `root` that only its owner and group may pass.
+fn closed_to_others(root: &Path) -> Option<&Path> {
+    let is_closed = |path: &&Path| {
+        std::fs::metadata(path).is_ok_and(|found| found.permissions().mode() & 0o001 == 0)
+    };
+    root.ancestors().find(is_closed)
 }
 
 /// Passes the output of tests on as it is, and tells the lines that name one that failed.

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use tabane_base::{Bytes, Duration, Rate, Rng, Seed, scale};
 use tabane_core::ControllerKind;
-use tabane_netem::{JitterShape, LinkConfig, LinkSpec, RateModel};
+use tabane_netem::{JitterShape, LinkConfig, LinkSpec, Radio, RadioKind, RateModel};
 use tabane_sim::RadioRun;
 
 const SPAN: Duration = Duration::from_secs(10);
@@ -146,4 +146,23 @@ fn the_default_carries_what_tcp_carries_however_late_packets_are() {
         median >= MEDIAN_LEAST && tenth >= TENTH_LEAST && least >= WORST_LEAST,
         "{median} {tenth} {least}"
     );
+}
+
+/// The way up lets packets pass every 20 ms from 6.7 s on, and the queue has overflowed once: 0.12
+/// of this link was used until what overflowed was forgotten.
+#[test]
+fn after_losses_a_way_back_that_is_served_in_turns_does_not_wear_it_down() {
+    let radio = Radio {
+        kind: RadioKind::Steps,
+        seed: 50_021,
+    };
+    let links = vec![radio.link()];
+    let run = RadioRun::new(links, ControllerKind::Tabane, Seed(radio.seed), SPAN);
+    let arrived = |ms| run.arrived_after(Duration::from_millis(ms));
+    let (from, until) = (7_000, 8_500);
+    let lasts = Duration::from_millis(until - from);
+    let rate = Rate::of(arrived(until) - arrived(from), lasts);
+    let used = rate.as_mbps_f64() / 17.9;
+    println!("{}: {used:.2} of the rate", radio);
+    assert!(used >= 0.35, "{used}");
 }

@@ -51,6 +51,7 @@ mod startup;
 mod steady;
 mod swing;
 mod way_back;
+mod yielding;
 
 use tabane_base::{Bytes, Duration, Instant, Rate, Rng};
 
@@ -69,6 +70,7 @@ use sense::{Sense, Standing};
 use silence::Silence;
 use startup::{STARTUP_GAIN, Startup};
 use swing::{HOLD_MAX, Swing};
+use yielding::Yielding;
 
 /// The link is taken to be slower by this each time that the highest rates are forgotten.
 const PEAK_DECAY: f64 = 0.97;
@@ -134,8 +136,9 @@ pub(super) struct Tabane {
     pacing_rate: Rate,
     /// The window before we began to yield to a queue that did not go.
     window_before: Bytes,
-    /// The longest queue since then, and what was in flight with it.
-    yielding_from: Option<(Duration, Bytes)>,
+    /// To a queue that is longer than what we allow, and to one that is not.
+    yielding: Yielding,
+    sinking: Yielding,
     /// When the window last changed.
     changed_at: Instant,
     /// The way back that is part of the shortest round trip, minus the clocks' offset.
@@ -189,7 +192,8 @@ impl Tabane {
             cwnd: window,
             pacing_rate: Rate::of(window, Duration::from_millis(1)).scaled(STARTUP_GAIN),
             window_before: window,
-            yielding_from: None,
+            yielding: Yielding::default(),
+            sinking: Yielding::default(),
             is_full: false,
             ceiling: None,
             look_at: now,

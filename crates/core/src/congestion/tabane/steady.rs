@@ -7,7 +7,6 @@
 
 use tabane_base::{Bytes, Duration, Instant, scale};
 
-use super::sense::Standing;
 use super::{Phase, Tabane};
 use crate::congestion::scaled;
 
@@ -28,9 +27,6 @@ const NOISE_STEADY: f64 = 2.0;
 /// The longest packet time believed.
 const PACKET_TIME_MAX: Duration = Duration::from_millis(500);
 
-/// Yielding is vain when the window in use is down to this part and the queue still has that.
-const VAIN_WINDOW: f64 = 0.7;
-const VAIN_QUEUE: f64 = 0.8;
 /// Where the rate swings so much, a queue proves nothing.
 const SWINGING: f64 = 1.0;
 
@@ -56,7 +52,7 @@ impl Tabane {
         let is_long = queue > self.allowed_queue() && self.swing.hold() < SWINGING;
         // Known rivals need no long queue: a cubic's grows again from little, and flattens.
         let is_theirs = self.rivalry.is_near(now) && queue > self.target() / 2;
-        let is_vain = (is_long || is_theirs) && self.is_yielding_vain(queue, standing);
+        let is_vain = (is_long || is_theirs) && self.yielding.is_vain(queue, standing.window);
         if !is_vain {
             self.control(now);
             let is_room = self.velocity > 0 && self.swing.hold() == 0.0;
@@ -67,11 +63,12 @@ impl Tabane {
                 return;
             }
         }
+        self.look_where_it_sinks(now, is_long || is_theirs);
         self.rivalry.on_span(now, self.min_rtt(), is_long);
         self.rivalry.on_round_trip(now, self.min_rtt() + queue);
         if !is_long && !is_theirs {
             self.window_before = self.cwnd;
-            self.yielding_from = None;
+            self.yielding.end();
         }
         let is_pressed =
             self.rivalry.is_pressed() || is_vain && self.rivalry.may_ask_again(now, self.min_rtt());
@@ -84,14 +81,16 @@ impl Tabane {
         }
     }
 
-    /// Whether a queue stays although the window has shrunk. Ours would have shrunk with it: by
-    /// Little's law, what is in flight is the rate times the round trip.
-    fn is_yielding_vain(&mut self, queue: Duration, standing: Standing) -> bool {
-        let from = self.yielding_from.filter(|(longest, _)| queue <= *longest);
-        let (longest, window) = *self
-            .yielding_from
-            .insert(from.unwrap_or((queue, standing.window)));
-        standing.window <= scaled(window, VAIN_WINDOW) && queue >= scale(longest, VAIN_QUEUE)
+    /// A queue that is not too long, and that stays although the window sinks: the path may have
+    /// become longer by no more than is allowed for others.
+    fn look_where_it_sinks(&mut self, now: Instant, is_yielding: bool) {
+        let (queue, standing) = self.queue();
+        if is_yielding || queue <= self.target() || self.swing.hold() >= SWINGING {
+            self.sinking.end();
+        } else if self.sinking.is_vain(queue, standing.window) {
+            self.sinking.end();
+            self.look_at = now;
+        }
     }
 
     /// The control law, once per span.
@@ -132,7 +131,8 @@ impl Tabane {
             if now < until {
                 self.rate = self.rate.min(ceiling);
                 self.gain = 1.0;
-                window = window.min(self.cwnd);
+                // The path holds as much as it always did, whatever was taken for a queue meanwhile.
+                window = window.min(self.cwnd.max(kept.min(in_use + in_use)));
             } else {
                 self.ceiling = None;
                 self.velocity = 0;
