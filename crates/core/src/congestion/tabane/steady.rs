@@ -131,7 +131,7 @@ impl Tabane {
             if now < until {
                 self.rate = self.rate.min(ceiling);
                 self.gain = 1.0;
-                // The path holds as much as it always did, whatever was taken for a queue meanwhile.
+                // What the path holds it holds, whatever was taken for a queue meanwhile.
                 window = window.min(self.cwnd.max(kept.min(in_use + in_use)));
             } else {
                 self.ceiling = None;
