@@ -120,13 +120,13 @@ fn run(root: &Path, arguments: &[&str]) -> Result<bool> {
         println!("{}", options::USAGE);
         return Ok(true);
     };
+    // Names that are wrong are told before anything else is done, or built.
+    scenarios(root, &options)?;
     if cfg!(debug_assertions) {
         let needs_product =
             options.binary.is_none() && options.groups.contains(&contender::Group::Tabane);
         return Err(as_release(root, arguments, needs_product)?);
     }
-    // Names that are wrong are told before anything else.
-    scenarios(root, &options)?;
     let binary = product(&options)?;
     need_root(arguments)?;
     let _load = options.busy.then(load::Load::on_every_core).transpose()?;

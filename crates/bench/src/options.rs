@@ -385,11 +385,12 @@ fn named(directory: &Path, name: &str) -> Result<Vec<Scenario>> {
         .split_once('/')
         .map_or((name, None), |(f, v)| (f, Some(v)));
     let path = directory.join(format!("{file}.toml"));
-    ensure!(
-        path.is_file(),
-        "there is no scenario {file} in {}",
-        directory.display()
-    );
+    if !path.is_file() {
+        let known = scenario_files(directory)?;
+        let known = known.iter().filter_map(|path| path.file_stem()?.to_str());
+        let known = known.collect::<Vec<_>>().join(", ");
+        bail!("there is no scenario {file}; there are {known}, and files ending in .toml");
+    }
     let mut found = load(&path)?;
     if variant.is_some() {
         let known: Vec<String> = found.iter().map(|s| s.name.clone()).collect();
