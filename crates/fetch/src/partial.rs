@@ -271,7 +271,8 @@ fn is_storage_full(error: &anyhow::Error) -> bool {
 fn note_down(data: &File, path: &Path, noted: &Note) -> Result<()> {
     data.sync_data()?;
     let text = serde_json::to_string(noted)?;
-    atomic_file::replace(path, text.as_bytes(), atomic_file::PUBLIC)
+    // Whoever has the URL may have the file: signed ones are passwords.
+    atomic_file::replace(path, text.as_bytes(), atomic_file::SECRET)
 }
 
 /// It may not be there.
@@ -286,6 +287,7 @@ fn remove(path: &Path) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt;
     use tabane_store::Scratch;
 
     fn urls(text: &str) -> Vec<Url> {
@@ -315,6 +317,12 @@ mod tests {
         assert!(Partial::open(&path, &urls, false).is_err(), "locked");
         some(&mut partial);
         drop(partial);
+        let note = fs::metadata(scratch.path().join("file.part.json")).unwrap();
+        assert_eq!(
+            note.permissions().mode() & 0o777,
+            0o600,
+            "the URL is nobody's affair"
+        );
         let (mut partial, begun) = Partial::open(&path, &urls, false).unwrap();
         let (found, spans) = begun.unwrap();
         assert_eq!(found, version());
