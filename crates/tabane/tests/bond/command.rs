@@ -230,14 +230,18 @@ fn a_command_that_waits_for_its_relay_is_seen() {
     );
 }
 
+/// Most systems let everybody have TUN devices; where this one does not, here it does.
+const WITH_TUN: &str = "test -c $0 || mknod -m 666 $0 c 10 200; mount --bind $0 /dev/net/tun
+    exec setpriv --reuid=65534 --regid=65534 --clear-groups \"$@\"";
+
 /// As an ordinary user, whose command has a network of its own.
 fn as_nobody(world: &World) -> impl Fn(&[&str]) -> Command {
-    let home = world.path("nobody");
+    let (home, tun) = (world.path("nobody"), world.path("tun"));
     fs::create_dir(&home).unwrap();
     std::os::unix::fs::chown(&home, Some(65534), Some(65534)).unwrap();
     move |arguments| {
-        let mut command = world.in_client("setpriv");
-        command.args(["--reuid=65534", "--regid=65534", "--clear-groups", TABANE]);
+        let mut command = world.in_client("sh");
+        command.args(["-c", WITH_TUN]).arg(&tun).arg(TABANE);
         command.args(arguments).current_dir("/");
         command.env("HOME", &home).env("TABANE_RUNTIME", &home);
         command
