@@ -117,7 +117,7 @@ impl<'a> Round<'a> {
         self.tests();
         let target = std::env::var_os("CARGO_TARGET_DIR");
         let target = target.map_or_else(|| root.join("target"), PathBuf::from);
-        // Both were built for tests of theirs: for themselves they would be, once more.
+        // Both were built with the tests; `cargo run` would do it again, with other features.
         let bench = target.join("debug/tabane-bench");
         let (binary, out) = (target.join("debug/tabane"), target.join("packages-test"));
         let (binary, out) = (binary.to_string_lossy(), out.to_string_lossy());
