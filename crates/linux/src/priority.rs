@@ -73,7 +73,8 @@ pub(crate) fn policy() -> libc::c_int {
 /// batches because that one does: a kernel resets the priority of what is started, and not this.
 pub(crate) fn go_back_to(policy: libc::c_int) {
     if self::policy() == libc::SCHED_BATCH && policy == libc::SCHED_OTHER {
-        let ordinary = libc::sched_param { sched_priority: 0 };
+        // The kernel's `sched_param`, of which some C libraries have a longer one.
+        let ordinary: libc::c_int = 0;
         // SAFETY: 0 is the calling thread, and `ordinary` outlives the call. Refused, all stays.
         unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, policy, &raw const ordinary) };
     }
