@@ -28,8 +28,9 @@
 //! queue stands. A ramp tells by more, or less, in flight how much of the delay is that.
 //!
 //! A `Dip` takes our queue out of the path for a moment: every few seconds, to see its true
-//! length, which those who came later than others do not know; and when the queue exceeds what we
-//! and others like us allow. Whose queue it is, `rival` judges. Beside somebody who keeps it full
+//! length, which those who came later than others do not know; when the queue exceeds what we and
+//! others like us allow; and when the window sinks and the queue does not. Whose queue it is,
+//! `rival` judges. Beside somebody who keeps it full
 //! (a TCP with cubic or reno, BBR in a shallow buffer) a short queue means starving, so `Compete`
 //! is cubic, until a dip finds the queue gone.
 //!
